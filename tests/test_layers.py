@@ -54,6 +54,7 @@ FACES = (
 INNER_FACES = ("passes.planning.engine", "passes.planning.memories")
 VOCABULARIES = (
     "passes.ir.tir",
+    "passes.relax.rx",
     "passes.ir.operators",
     "passes.ir.relax_operators",
     "passes.ir.statements",

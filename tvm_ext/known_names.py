@@ -67,12 +67,10 @@ def _made(function: str, *args: Any, **options: Any) -> Any:
 
 def _relax_pipeline(**options: Any) -> Any:
     """Return `relax_pipeline` for the target that is current when it runs, by default ``llvm``."""
-    from tvm.ir.transform import module_pass
-    from tvm.target import Target
-
+    from passes.ir import current_target, make_pass
     from tvm_ext.relax_passes import relax_pipeline
 
-    def lower(mod: Any, _ctx: Any) -> Any:
-        return relax_pipeline(Target.current(allow_none=True) or "llvm", **options)(mod)
+    def lower(mod: Any) -> Any:
+        return relax_pipeline(current_target() or "llvm", **options)(mod)
 
-    return module_pass(lower, opt_level=0, name="tvm_ext.relax_pipeline")
+    return make_pass("relax_pipeline", lower)

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.backend.trn.transform import TrnPrivateBufferAlloc
-from tvm.ir import Op
 from tvm.ir.instrument import pass_instrument
-from tvm.ir.transform import PassContext, Sequential, module_pass
+from tvm.ir.transform import PassContext, module_pass
 
 import target_hw.target  # noqa: F401 - makes the names of the chips known to TVM
 from passes.addresses import has_tiles
@@ -25,17 +24,19 @@ from passes.ir import (
     IRModule,
     Pass,
     PrimFunc,
+    Sequential,
     Target,
     first_line,
+    make_pass,
     nodes_in,
     prim_funcs,
     structural_equal,
     target_of,
     tir,
 )
-from passes.ir.operators import operator_name
+from passes.ir.operators import legalization, operator_name
 from passes.order import FunctionOrder, order_functions, with_orders
-from passes.relax import bindings_of, functions_in_order
+from passes.relax import bindings_of, functions_in_order, rx
 from tvm_ext import progress
 from tvm_ext.pipeline import replaced
 from tvm_ext.relax_passes import FUSION, relax_stages
@@ -88,7 +89,7 @@ def twin_of(target: Target) -> Target | None:
 
 def as_module(what: object) -> IRModule:
     """Return a module as it is, or the module of one function; raise TypeError for all else."""
-    if isinstance(what, PrimFunc | relax.Function):
+    if isinstance(what, PrimFunc | rx.Function):
         return IRModule.from_expr(what)
     if not isinstance(what, IRModule):
         raise TypeError(f"needs a tvm.IRModule or a PrimFunc, got {type(what).__name__}")
@@ -97,7 +98,7 @@ def as_module(what: object) -> IRModule:
 
 def has_relax(mod: IRModule) -> bool:
     """Return whether a module has Relax functions."""
-    return any(isinstance(function, relax.Function) for function in mod.functions.values())
+    return any(isinstance(function, rx.Function) for function in mod.functions.values())
 
 
 def lowered_for(
@@ -294,11 +295,11 @@ def up_to_shared_memory() -> Pass:
     """Return TVM's passes between ``StorageRewrite`` and the merge, but ``VerifyMemory``."""
     lower, _, _ = tirx.get_tir_pipeline("default")
 
-    def run(mod: IRModule, _ctx: PassContext) -> IRModule:
+    def run(mod: IRModule) -> IRModule:
         with _instrumented(_Between(), "tirx.VerifyMemory"):
             return lower(mod)
 
-    return module_pass(run, opt_level=0, name="tvm_ext.up_to_shared_memory")
+    return make_pass("up_to_shared_memory", run)
 
 
 def _instrumented(instrument: Any, *disabled: str) -> PassContext:
@@ -359,8 +360,7 @@ def _failing_operator(mod: IRModule, text: str | None) -> str:
         names = names_from_modules(func)
         for binding in bindings_of(func.body):
             call = binding.value
-            is_operator = isinstance(call, relax.Call) and isinstance(call.op, Op)
-            legalize = call.op.get_attr("FLegalize") if is_operator else None
+            legalize = legalization(call.op) if isinstance(call, rx.Call) else None
             if legalize is None:
                 continue
             name = names.get(binding.var.__chandle__(), binding.var.name)
@@ -368,7 +368,7 @@ def _failing_operator(mod: IRModule, text: str | None) -> str:
             if text is None:
                 return named
             try:
-                legalize(relax.BlockBuilder(mod), call)
+                legalize(rx.BlockBuilder(mod), call)
             except Exception as error:  # outside of a function, some raise another one
                 if first_line(error) == text:
                     return named

@@ -13,10 +13,19 @@ from typing import Any
 
 from tvm import s_tir, tirx
 from tvm.backend.trn import transform as trn_passes
-from tvm.ir.transform import PassContext, Sequential, module_pass
 
 from passes.addresses import drop_for_kernels
-from passes.ir import IRModule, Pass, nodes_in, prim_funcs, storage_scope, target_kind, tir
+from passes.ir import (
+    IRModule,
+    Pass,
+    Sequential,
+    make_pass,
+    nodes_in,
+    prim_funcs,
+    storage_scope,
+    target_kind,
+    tir,
+)
 from passes.pass_errors import error_context
 from passes.pass_options import check_flags
 from tvm_ext import known_names, transform  # noqa: F401 - TVM knows pipelines by name then.
@@ -126,7 +135,7 @@ def _planned(
         behind = transform.StorageRewrite(sound=True, shared_apart=shared_apart)
         planning = Sequential([legalize, plan(), behind])
 
-        def run(mod: IRModule, _ctx: PassContext) -> IRModule:
+        def run(mod: IRModule) -> IRModule:
             # A planner may compile a kernel of its own, which is not to be planned by it.
             with (
                 replaced("StorageRewrite", rewrite or _stock(_REWRITE)),
@@ -134,7 +143,7 @@ def _planned(
             ):
                 return planning(mod)
 
-        return module_pass(run, opt_level=0, name="tvm_ext.planned")
+        return make_pass("planned", run)
 
     drop = _behind(transform.DropAddresses, lower or _stock(_LOWER))
     merged = _behind(drop_for_kernels, merge or _stock(_MERGE))
@@ -280,7 +289,7 @@ def _pipeline(
     lower, finalize_host, finalize_device = tirx.get_tir_pipeline("default")
     lower_tiles, _, finalize_tiles = tirx.get_tir_pipeline(_TRAINIUM)
 
-    def run(mod: IRModule, _ctx: PassContext) -> Any:
+    def run(mod: IRModule) -> Any:
         if _is_for_trainium(mod):
             with replaced("TrnNaiveAllocator", tiles, trn_passes):
                 return lower_tiles(mod)
@@ -288,15 +297,15 @@ def _pipeline(
         with ours():
             return lower(mod)
 
-    def finish_device(mod: IRModule, _ctx: PassContext) -> IRModule:
+    def finish_device(mod: IRModule) -> IRModule:
         return (finalize_tiles if _is_for_trainium(mod) else finalize_device)()(mod)
 
     if addresses:
         finalize_host = _behind(transform.DropAddresses, finalize_host)
     return (
-        module_pass(run, opt_level=0, name="tvm_ext.tir_pipeline"),
+        make_pass("tir_pipeline", run),
         finalize_host,
-        partial(module_pass, finish_device, opt_level=0, name="tvm_ext.finalize_device"),
+        partial(make_pass, "finalize_device", finish_device),
     )
 
 

@@ -11,11 +11,10 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import Any, NamedTuple
 
-from tvm.ir.transform import PassContext, Sequential, module_pass
 from tvm.relax import pipeline as relax_lists
 
 from passes.gmem import GMEMOptions, host_scopes, plan_gmem
-from passes.ir import IRModule, Pass, Target
+from passes.ir import IRModule, Pass, Sequential, Target, make_pass
 from passes.layer_group import LOGGER, SCOPE, local_memory
 from passes.pass_errors import error_context
 from passes.pass_options import check_flags
@@ -201,7 +200,7 @@ def relax_pipeline(
                 what = "relax_pipeline: %s; %s; %s"
                 _LOGGER.warning(what, "; ".join(map(str, found)), peaks, REMEDY)
 
-    def lower(mod: IRModule, _ctx: PassContext) -> Any:
+    def lower(mod: IRModule) -> Any:
         with target:
             if lift_weights:
                 mod = with_lifted_weights(mod)
@@ -212,7 +211,7 @@ def relax_pipeline(
                     return quick(mod)
             return named(mod)
 
-    return module_pass(lower, opt_level=0, name="tvm_ext.relax_pipeline")
+    return make_pass("relax_pipeline", lower)
 
 
 def _with_options(

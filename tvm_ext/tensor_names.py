@@ -17,15 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import tvm_ffi
-from tvm import relax
 from tvm.ir import DictAttrs
 from tvm.ir.transform import PassContext, module_pass
 
-from passes.ir import IRModule, Pass, tir
+from passes.ir import POSTORDER, IRModule, Pass, structural_map, tir
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_TENSOR, CALL_TIR
-from passes.relax import NUM_INPUT, bindings_of, renamed, variables_in
+from passes.relax import NUM_INPUT, bindings_of, renamed, rx, variables_in
 
 _NUMBERED = re.compile(r"(lv|gv|alloc|_)\d*")
 """Names that say only that a variable is one of several."""
@@ -54,7 +52,7 @@ def naming_passes(passes: Iterable[Pass]) -> list[Pass]:
     return [named(stock) for stock in passes]
 
 
-def operator_of(call: relax.Call) -> str:
+def operator_of(call: rx.Call) -> str:
     """Return the short name of what is called: an operator, a kernel or a function."""
     callee = call.args[0] if operator_name(call.op) == CALL_TIR else call.op
     name = getattr(callee, "name_hint", None) or getattr(callee, "global_symbol", None)
@@ -63,17 +61,15 @@ def operator_of(call: relax.Call) -> str:
 
 def variables_read(value: Any) -> list[Any]:
     """Return the variables that a call has as arguments, also in tuples; none of another value."""
-    return [*variables_in(value.args)] if isinstance(value, relax.Call) else []
+    return [*variables_in(value.args)] if isinstance(value, rx.Call) else []
 
 
-def number_of_inputs(func: relax.Function) -> int:
+def number_of_inputs(func: rx.Function) -> int:
     """Return how many parameters are inputs; those after them are weights."""
     return int(func.attrs.get(NUM_INPUT, 0)) if func.attrs else 0
 
 
-def with_names(
-    mod: IRModule, names_of: Callable[[tir.GlobalVar, relax.Function], Names]
-) -> IRModule:
+def with_names(mod: IRModule, names_of: Callable[[tir.GlobalVar, rx.Function], Names]) -> IRModule:
     """Return the module with new names for variables of its Relax functions, by `names_of`."""
     result = mod.clone()
     for variable, func in mod.functions.items():
@@ -83,7 +79,7 @@ def with_names(
 
 
 def _is_graph(func: Any) -> bool:
-    return isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs)
+    return isinstance(func, rx.Function) and not (func.attrs and "Primitive" in func.attrs)
 
 
 def _is_numbered(variable: Any) -> bool:
@@ -111,7 +107,7 @@ def _naming_modules(legalize: Pass, mod: IRModule, _ctx: PassContext) -> IRModul
     return with_names(legalize(mod), lambda _variable, _func: names)
 
 
-def names_from_modules(func: relax.Function) -> Names:
+def names_from_modules(func: rx.Function) -> Names:
     """Name what has no name of its own by the module whose parameters it reads."""
     module_of = {  # Of parameters, and of what is made of parameters alone.
         parameter.__chandle__(): str(parameter.name).rpartition(".")[0]
@@ -121,7 +117,7 @@ def names_from_modules(func: relax.Function) -> Names:
     names: Names = {}
     for binding in bindings_of(func.body):
         variable, value = binding.var, binding.value
-        if not isinstance(value, relax.Call):
+        if not isinstance(value, rx.Call):
             _same_tensor(binding, names)
             continue
         operator, read = operator_of(value), [one.__chandle__() for one in variables_read(value)]
@@ -141,7 +137,7 @@ def _same_tensor(binding: Any, names: Names) -> None:
     """Give another variable of a tensor the tensor's name, if it has none of its own."""
     value = binding.value
     known = names.get(value.__chandle__())
-    if known is None and isinstance(value, relax.Var) and not _is_numbered(value):
+    if known is None and isinstance(value, rx.Var) and not _is_numbered(value):
         known = str(value.name)
     if known and _is_numbered(binding.var) and not _NUMBERED.fullmatch(known):
         names[binding.var.__chandle__()] = known
@@ -164,7 +160,7 @@ def _naming_groups(fuse: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
     """
     fused, said = fuse(mod), fuse(_with_members(mod))
 
-    def names_of(variable: tir.GlobalVar, func: relax.Function) -> Names:
+    def names_of(variable: tir.GlobalVar, func: rx.Function) -> Names:
         names: Names = {}
         twins = bindings_of(said[variable.name_hint].body)
         for binding, twin in zip(bindings_of(func.body), twins, strict=True):
@@ -186,12 +182,12 @@ def _with_members(mod: IRModule) -> IRModule:
         name = name_of.get(call.__chandle__())
         if name is None or call.attrs is not None or operator_name(call.op) != CALL_TIR:
             return call
-        return relax.Call(call.op, call.args, {_MEMBER: name}, call.ty_args, call.span, call.ty)
+        return rx.Call(call.op, call.args, {_MEMBER: name}, call.ty_args, call.span, call.ty)
 
     for variable, func in mod.functions.items():
         if _is_graph(func):
             name_of |= {b.value.__chandle__(): str(b.var.name) for b in bindings_of(func.body)}
-            result.update_func(variable, tvm_ffi.structural_map(func, [(relax.Call, say)]))
+            result.update_func(variable, structural_map(func, [(rx.Call, say)], POSTORDER))
     return result
 
 
@@ -204,10 +200,10 @@ class Member(NamedTuple):
 
 def _group(mod: IRModule, value: Any) -> list[Member]:
     """Return the members of a group that is called, in program order."""
-    if not isinstance(value, relax.Call) or not isinstance(value.op, tir.GlobalVar):
+    if not isinstance(value, rx.Call) or not isinstance(value.op, tir.GlobalVar):
         return []
     callee = mod[value.op]
-    if not isinstance(callee, relax.Function) or _is_graph(callee):  # The author's own.
+    if not isinstance(callee, rx.Function) or _is_graph(callee):  # The author's own.
         return []
     members = []
     for call in (binding.value for binding in bindings_of(callee.body)):
@@ -246,18 +242,18 @@ def _naming_allocations(allocate: Pass, mod: IRModule, _ctx: PassContext) -> IRM
     return with_names(allocate(mod), lambda _variable, func: _of_allocations(func))
 
 
-def _of_allocations(func: relax.Function) -> Names:
+def _of_allocations(func: rx.Function) -> Names:
     """Name each allocation, and the call that fills it, by the variable bound to it later."""
     names: Names = {}
     filled_by: dict[int, Any] = {}  # The binding of the call that fills an allocation
     for binding in bindings_of(func.body):
         variable, value = binding.var, binding.value
-        if isinstance(value, relax.Call) and operator_name(value.op) == ALLOC_TENSOR:
+        if isinstance(value, rx.Call) and operator_name(value.op) == ALLOC_TENSOR:
             names[variable.__chandle__()] = ""
         for read in variables_read(value):
             if names.get(read.__chandle__()) == "":
                 filled_by.setdefault(read.__chandle__(), binding)
-        several = isinstance(value, relax.Tuple)
+        several = isinstance(value, rx.Tuple)
         for at, held in enumerate(value.fields if several else (value,)):
             handle = held.__chandle__()
             if names.get(handle) == "" and handle in filled_by:

@@ -12,14 +12,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tvm import DataType, relax
-from tvm.ir import Op
-from tvm_ffi import structural_map
+from tvm import relax
 
-from passes.ir import IRModule, nodes_in, tir
-from passes.ir.operators import operator_name
+from passes.ir import POSTORDER, IRModule, new_dtype, nodes_in, structural_map, tir
+from passes.ir.operators import legalization, operator_name
 from passes.ir.relax_operators import CALL_TIR, UNFOLDED, VIEWS
-from passes.relax import NUM_INPUT, element_bytes, functions_in_order, renamed
+from passes.relax import NUM_INPUT, element_bytes, functions_in_order, renamed, rx
 from tvm_ext.tensor_names import names_from_modules, number_of_inputs
 
 REMEDY = (
@@ -73,7 +71,7 @@ def as_built(mod: IRModule) -> IRModule:
         result = mod.clone() if result is mod else result
         named = renamed(mod[variable], names_from_modules(mod[variable]))
         result.update_func(variable, _without(named, list(_of_weights(named))))
-    return mod if result is mod else relax.transform.Normalize()(result)
+    return mod if result is mod else rx.Normalize()(result)
 
 
 def with_lifted_weights(mod: IRModule) -> IRModule:
@@ -115,7 +113,7 @@ def _made_of_weights(mod: IRModule) -> list[tuple[tir.GlobalVar, list[Any]]]:
     functions, found = functions_in_order(mod), []
     for variable, func in functions:
         has_weights = 0 < number_of_inputs(func) < len(func.params)
-        if has_weights and isinstance(func.body, relax.SeqExpr):
+        if has_weights and isinstance(func.body, rx.SeqExpr):
             types = [b.var.ty for b in _of_weights(func) if _is_new_tensor(b.value)]
             found += [(variable, types)] if types else []
     bodies = (func.body for _, func in functions) if found else ()
@@ -123,7 +121,7 @@ def _made_of_weights(mod: IRModule) -> list[tuple[tir.GlobalVar, list[Any]]]:
     return [(variable, types) for variable, types in found if variable.name_hint not in mentioned]
 
 
-def _of_weights(func: relax.Function) -> Iterator[Any]:
+def _of_weights(func: rx.Function) -> Iterator[Any]:
     """Yield the bindings that depend on weights alone, by the rules of TVM's `FoldConstant`.
 
     That folds, within dataflow blocks, calls of kernels and of operators that become kernels, if
@@ -132,10 +130,10 @@ def _of_weights(func: relax.Function) -> Iterator[Any]:
     weights = {one.__chandle__() for one in func.params[number_of_inputs(func) :]}
     known = set(weights)  # Also what is computed from constants.
     for block in func.body.blocks:
-        for binding in block.bindings if isinstance(block, relax.DataflowBlock) else ():
+        for binding in block.bindings if isinstance(block, rx.DataflowBlock) else ():
             handle, value = binding.var.__chandle__(), binding.value
-            read = {one.__chandle__() for one in relax.analysis.free_vars(value)}
-            is_part = bool(read) and isinstance(value, relax.TupleGetItem)
+            read = {one.__chandle__() for one in rx.free_vars(value)}
+            is_part = bool(read) and isinstance(value, rx.TupleGetItem)
             if read <= known and (is_part or (_is_folded(value) and _bytes_of(binding.var.ty))):
                 known.add(handle)
                 if read & weights:
@@ -143,7 +141,7 @@ def _of_weights(func: relax.Function) -> Iterator[Any]:
                     yield binding
 
 
-def _without(func: relax.Function, bindings: Sequence[Any]) -> relax.Function:
+def _without(func: rx.Function, bindings: Sequence[Any]) -> rx.Function:
     """Return a function in which the results of bindings are weights in place of what they read."""
     taken_out = {binding.var.__chandle__() for binding in bindings}
     blocks = []
@@ -151,11 +149,11 @@ def _without(func: relax.Function, bindings: Sequence[Any]) -> relax.Function:
         kept = [one for one in block.bindings if one.var.__chandle__() not in taken_out]
         if kept:
             blocks.append(type(block)(kept))
-    body = relax.SeqExpr(blocks, func.body.body)
-    replaced = {one.__chandle__() for b in bindings for one in relax.analysis.free_vars(b.value)}
-    read = {one.__chandle__() for one in relax.analysis.free_vars(body)}
+    body = rx.SeqExpr(blocks, func.body.body)
+    replaced = {one.__chandle__() for b in bindings for one in rx.free_vars(b.value)}
+    read = {one.__chandle__() for one in rx.free_vars(body)}
     weights = {
-        binding.var.__chandle__(): relax.Var(str(binding.var.name), binding.var.ty)
+        binding.var.__chandle__(): rx.Var(str(binding.var.name), binding.var.ty)
         for binding in bindings
         if binding.var.__chandle__() in read
     }
@@ -169,30 +167,31 @@ def _without(func: relax.Function, bindings: Sequence[Any]) -> relax.Function:
         for at, one in enumerate(func.params)
         if at < inputs or one.__chandle__() in read or one.__chandle__() not in replaced
     ]
-    body = structural_map(body, [(relax.DataflowVar, weight), (relax.Var, weight)])
+    body = structural_map(body, [(rx.DataflowVar, weight), (rx.Var, weight)], POSTORDER)
     params = [*own, *weights.values()]
-    return relax.Function(params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+    return rx.Function(params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
 
 
 def _is_folded(value: Any) -> bool:
     """Return whether a value is a call that TVM folds where all tensors that it reads are known."""
-    if not isinstance(value, relax.Call) or not isinstance(value.op, Op):
+    if not isinstance(value, rx.Call):
         return False
-    is_kernel = operator_name(value.op) == CALL_TIR or value.op.get_attr("FLegalize") is not None
-    return is_kernel and operator_name(value.op) not in UNFOLDED
+    name = operator_name(value.op)
+    is_kernel = name == CALL_TIR or legalization(value.op) is not None
+    return is_kernel and name not in UNFOLDED
 
 
 def _is_new_tensor(value: Any) -> bool:
-    return isinstance(value, relax.Call) and operator_name(value.op) not in VIEWS
+    return isinstance(value, rx.Call) and operator_name(value.op) not in VIEWS
 
 
 def _bytes_of(type_: Any) -> int:
     """Return the bytes of a tensor of a constant size, or of a tuple of them; 0 of all else."""
-    if isinstance(type_, relax.TupleType):
+    if isinstance(type_, rx.TupleType):
         fields = [_bytes_of(field) for field in type_.fields]
         return sum(fields) if all(fields) else 0
     shape = getattr(type_, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr):
+    if not isinstance(shape, rx.ShapeExpr):
         return 0
     sizes = [size.value if isinstance(size, tir.IntConstant) else 0 for size in shape.values]
-    return math.prod(sizes) * element_bytes(DataType(str(type_.dtype)))
+    return math.prod(sizes) * element_bytes(new_dtype(str(type_.dtype)))

@@ -12,8 +12,6 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from tvm import relax
-
 from passes.gmem.relax_functions import FunctionPlan
 from passes.ir import (
     IRModule,
@@ -24,6 +22,7 @@ from passes.ir import (
     tir,
     unique_name,
 )
+from passes.relax import rx
 
 
 def with_kernel_variants(mod: IRModule, plans: Sequence[FunctionPlan]) -> IRModule:
@@ -39,7 +38,7 @@ def with_kernel_variants(mod: IRModule, plans: Sequence[FunctionPlan]) -> IRModu
         key = str(kernel.name_hint), offsets
         if key not in made:
             made[key] = tir.GlobalVar(unique_name(f"{kernel.name_hint}_at_offsets", names, "_"))
-            relax.expr._update_type(made[key], kernel.ty)
+            rx.update_type(made[key], kernel.ty)
             result[made[key]] = _at_offsets(mod[kernel], offsets)
         return made[key]
 
@@ -48,12 +47,12 @@ def with_kernel_variants(mod: IRModule, plans: Sequence[FunctionPlan]) -> IRModu
         if not any(offsets):
             return mutator.default_mutate(binding)
         kernel = variant(call.op, offsets)
-        new = relax.Call(kernel, call.args, call.attrs, call.ty_args, call.span, call.ty)
-        return relax.VarBinding(binding.var, new, binding.span)
+        new = rx.Call(kernel, call.args, call.attrs, call.ty_args, call.span, call.ty)
+        return rx.VarBinding(binding.var, new, binding.span)
 
     for planned in plans:
         function, own = mod.get_global_var(planned.memory.name), partial(rewrite, _moved(planned))
-        result[function] = structural_mutate(mod[function], [(relax.VarBinding, own)])
+        result[function] = structural_mutate(mod[function], [(rx.VarBinding, own)])
     functions = result.functions.values()
     called = {str(v.name_hint) for func in functions for v in nodes_in(func, tir.GlobalVar)}
     for name in sorted({name for name, _ in made} - called):

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tvm import relax
-
 from passes.gmem.analysis.stock_sharing import kept_as_stock, stock_placement
 from passes.gmem.chosen_ways import choose_placements
 from passes.gmem.options import (
@@ -33,7 +31,7 @@ from passes.pass_errors import error_context
 from passes.pass_options import check_bound_names
 from passes.planning import Plan, Problem, Status, check, solve
 from passes.prim_func import callers_of
-from passes.relax import PLANS_RESULTS, RelaxMemory, functions_in_order
+from passes.relax import PLANS_RESULTS, RelaxMemory, functions_in_order, rx
 from target_hw.memory import MemoryScope, round_up
 
 
@@ -182,7 +180,7 @@ def _copied(memory: RelaxMemory, placement: Placement, options: GMEMOptions) -> 
     return copied
 
 
-def write_function(planned: FunctionPlan) -> relax.Function:
+def write_function(planned: FunctionPlan) -> rx.Function:
     """Return the function with its plan written into it, and with the attribute ``tvm_ext.gmem``.
 
     It is the same function where memory was planned before and nothing is left to place.

@@ -6,22 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tvm import relax
-
 from passes.gmem.allocations import storage_span
 from passes.gmem.planning.pool import Placement, checked
 from passes.ir import Bound, Callbacks, IRModule, Pass, items, make_pass, structural_mutate, tir
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
-from passes.relax import SCOPE, RelaxMemory
+from passes.relax import SCOPE, RelaxMemory, rx
 
-_MATCH_SHAPE = relax.ExternFunc("vm.builtin.match_shape")
+_MATCH_SHAPE = rx.ExternFunc("vm.builtin.match_shape")
 """Part of every runtime of TVM, with Python or without."""
 
 _EQUAL_TO = 0  # ``MatchShapeCode::kAssertEqualToImm``: the extent of a shape must be a number
 
 
-def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
+def write_storages(memory: RelaxMemory, placement: Placement) -> rx.Function:
     """Allocate the pieces of each group, and give tensors their places in them.
 
     A storage is allocated right before the first binding that needs it, in the innermost sequence
@@ -37,7 +35,7 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
     func = memory.func
     if not any(placement):
         return func
-    typed = relax.BlockBuilder(memory.mod).normalize
+    typed = rx.BlockBuilder(memory.mod).normalize
     first: list[Any] = []
     earlier: dict[int, list[Any]] = {}
     # By handle of the variable that an ``R.builtin.alloc_tensor`` is bound to: the storage, the
@@ -66,7 +64,7 @@ def write_storages(memory: RelaxMemory, placement: Placement) -> relax.Function:
                 bindings.append(binding)
         return type(block)(bindings)
 
-    callbacks: Callbacks = [(relax.DataflowBlock, rewrite), (relax.BindingBlock, rewrite)]
+    callbacks: Callbacks = [(rx.DataflowBlock, rewrite), (rx.BindingBlock, rewrite)]
     first += _checks(memory.bounds, memory.name, typed)
     return _entered(structural_mutate(func, callbacks), first, typed)
 
@@ -83,29 +81,25 @@ def _storages(
     for group, pieces in zip(memory.groups, placement, strict=True):
         known = {buffer.name: buffer for buffer in group.every}
         for piece in checked(f"function {memory.name!r}", group.every, pieces):
-            shape = relax.ShapeExpr([_times(piece.size, group.unit)])
+            shape = rx.ShapeExpr([_times(piece.size, group.unit)])
             scope = piece.scope or group.scope
-            allocation = typed(
-                relax.op.memory.alloc_storage(shape, group.device, scope, group.dtype)
-            )
-            variable = relax.Var(f"storage{count or ''}", allocation.ty)
+            allocation = typed(rx.alloc_storage(shape, group.device, scope, group.dtype))
+            variable = rx.Var(f"storage{count or ''}", allocation.ty)
             begin, _ = storage_span(memory, group, [known[name] for name in piece.offsets])
             offsets = {handle_of[name]: at for name, at in piece.offsets.items()}
             is_result = any(group.uses[name].is_result for name in piece.offsets)
-            yield relax.VarBinding(variable, allocation), begin, group.unit, offsets, is_result
+            yield rx.VarBinding(variable, allocation), begin, group.unit, offsets, is_result
             count += 1
 
 
 def _entered(
-    func: relax.Function, bindings: Sequence[Any], typed: Callable[[Any], Any]
-) -> relax.Function:
+    func: rx.Function, bindings: Sequence[Any], typed: Callable[[Any], Any]
+) -> rx.Function:
     """Return a function that begins with bindings."""
     if not bindings:
         return func
-    body = relax.SeqExpr([relax.BindingBlock(bindings), *func.body.blocks], func.body.body)
-    return relax.Function(
-        func.params, typed(body), func.ret_ty, func.is_pure, func.attrs, func.span
-    )
+    body = rx.SeqExpr([rx.BindingBlock(bindings), *func.body.blocks], func.body.body)
+    return rx.Function(func.params, typed(body), func.ret_ty, func.is_pure, func.attrs, func.span)
 
 
 def _times(count: int, unit: Any | None) -> Any:
@@ -127,13 +121,13 @@ def _placed(
     # A program may state another type than the one that follows from the shape, such as
     # ``(2 * n + 2,)`` for ``(10,)``. The variable has that type, so the two must go on to agree.
     args = [storage, offset, shape, dtype, device]
-    alloc = typed(relax.Call(ALLOC_PLANNED_TENSOR, args, ret_ty=binding.value.ty))
+    alloc = typed(rx.Call(ALLOC_PLANNED_TENSOR, args, ret_ty=binding.value.ty))
     if count == 0 or in_kernels:
-        return [relax.VarBinding(binding.var, alloc)]
+        return [rx.VarBinding(binding.var, alloc)]
     placed = type(binding.var)(f"{binding.var.name}_at_{count}", binding.var.ty)
     return [
-        relax.VarBinding(placed, alloc),
-        relax.VarBinding(binding.var, typed(relax.op.memory.ensure_zero_offset(placed))),
+        rx.VarBinding(placed, alloc),
+        rx.VarBinding(binding.var, typed(rx.ensure_zero_offset(placed))),
     ]
 
 
@@ -155,11 +149,11 @@ def _checks(bounds: Sequence[Bound], function: str, typed: Callable[[Any], Any])
             text = f"function {function!r}: {name} is {fault}, for which memory was planned:"
             heap, count = 0, 1
             numbers = [tir.IntConstant("int64", each) for each in (heap, count, _EQUAL_TO, limit)]
-            arguments = [relax.ShapeExpr([_as_int64(extent)]), *numbers, tir.StringConstant(text)]
-            nothing = relax.TupleType([])
-            call = relax.Call(_MATCH_SHAPE, arguments, ty_args=[nothing])
-            result = relax.Var(f"{name}_within_bounds", nothing)
-            checks.append(relax.VarBinding(result, typed(call)))
+            arguments = [rx.ShapeExpr([_as_int64(extent)]), *numbers, tir.StringConstant(text)]
+            nothing = rx.TupleType([])
+            call = rx.Call(_MATCH_SHAPE, arguments, ty_args=[nothing])
+            result = rx.Var(f"{name}_within_bounds", nothing)
+            checks.append(rx.VarBinding(result, typed(call)))
     return checks
 
 
@@ -178,13 +172,13 @@ def host_scopes() -> Pass:
         if operator_name(call.op) != ALLOC_PLANNED_STORAGE or str(call.args[2].value) == SCOPE:
             return call
         args = [*call.args[:2], tir.StringConstant(SCOPE), *call.args[3:]]
-        return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
+        return rx.Call(call.op, args, call.attrs, call.ty_args, call.span)
 
     def transform(mod: IRModule) -> IRModule:
         result = mod.clone()
         for variable in mod.get_global_vars():
-            if isinstance(mod[variable], relax.Function):
-                result[variable] = structural_mutate(mod[variable], [(relax.Call, rewrite)])
+            if isinstance(mod[variable], rx.Function):
+                result[variable] = structural_mutate(mod[variable], [(rx.Call, rewrite)])
         return result
 
     return make_pass("HostScopes", transform)

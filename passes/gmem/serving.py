@@ -11,14 +11,12 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from tvm import relax
-
 from passes.gmem.allocations import allocations_of, blocks_on_paths
 from passes.gmem.options import GMEMOptions
 from passes.gmem.planning.pool import Blocks, bytes_of_blocks, skipped_on_paths
 from passes.gmem.relax_functions import FunctionPlan
 from passes.ir import IRModule, declared_bounds, tir, unique_name
-from passes.relax import UnknownSizeError
+from passes.relax import UnknownSizeError, rx
 
 METADATA = "tvm_ext_memory"
 """The function that `GMEMAllocate` adds to a module with ``metadata=True``."""
@@ -136,7 +134,7 @@ def with_metadata(mod: IRModule, served: ServedMemory) -> IRModule:
     """Return a module with a function `METADATA`, which returns a text in JSON: `to_plain`."""
     taken = {str(variable.name_hint) for variable in mod.get_global_vars()}
     name = unique_name(METADATA, taken, "_")
-    builder = relax.BlockBuilder()
+    builder = rx.BlockBuilder()
     with builder.function(name, []):
         builder.emit_func_output(tir.StringConstant(json.dumps(served.to_plain())))
     result = mod.clone()

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm import relax
-
 from passes.gmem.kernel_offsets import with_kernel_variants
 from passes.gmem.options import BEST, IN_KERNELS, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import check_alignment, check_base
@@ -19,7 +17,7 @@ from passes.ir import IRModule, Pass, Target, as_target, make_pass, nodes_in, pr
 from passes.pass_errors import error_context
 from passes.pass_options import as_bounds, check_flags
 from passes.planning import Budget, as_budget, get_planner
-from passes.relax import EXPECTED, UNCAPTURED, RelaxMemory, place_of
+from passes.relax import EXPECTED, UNCAPTURED, RelaxMemory, place_of, rx
 
 
 def GMEMAllocate(  # noqa: N802
@@ -119,7 +117,7 @@ def GMEMAllocate(  # noqa: N802
     options = GMEMOptions(alignment, base, as_target(target), bounds, limits, offsets, weights)
 
     def transform(mod: IRModule) -> IRModule:
-        if any(isinstance(func, relax.Function) for func in mod.functions.values()):
+        if any(isinstance(func, rx.Function) for func in mod.functions.values()):
             return _plan_relax(mod, planner, options, metadata)
         return _plan_tir(mod, planner, options)
 

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
         is_dense,
         is_same_type,
         items,
+        new_dtype,
         storage_scope,
     )
     from passes.ir.element_sets import Condition, ElementProofs, ElementSet
     from passes.ir.linear_access import Access, LinearAccess, accessed_type, find_linear_access
     from passes.ir.modules import (
+        InternalError,
         IRModule,
         Pass,
         Sequential,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from passes.ir.script_lines import first_line, printed, unique_name
     from passes.ir.stored_types import stored_bits
     from passes.ir.structural import (
+        POSTORDER,
         PREORDER,
         SKIP,
         Callbacks,

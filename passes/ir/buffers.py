@@ -13,6 +13,9 @@ from passes.ir.storage_entries import ElementType
 from passes.ir.structural import nodes_in
 from target_hw.storage_scope import StorageScope, parse_storage_scope
 
+new_dtype = tvm_ffi.dtype
+"""``new_dtype(name)``: a type of elements, such as ``"float32x4"``."""
+
 array_get = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 """``array_get(array, index)``: the item of an array, at a third of the time of ``array[index]``."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tvm.error import InternalError as InternalError
 from tvm.ir import IRModule as IRModule
 from tvm.ir.transform import Pass as Pass
 from tvm.ir.transform import PassContext, module_pass

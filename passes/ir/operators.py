@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from tvm import tirx
 from tvm.ir import Op
 from tvm.tirx import CallEffectKind
 
@@ -139,6 +140,11 @@ def operator_name(op: Any) -> str:
     return str(op.name) if isinstance(op, Op) else ""
 
 
+def legalization(op: Any) -> Any:
+    """Return the function that lowers an operator of Relax; None where there is none."""
+    return op.get_attr("FLegalize") if isinstance(op, Op) else None
+
+
 def is_instruction(name: str) -> bool:
     """Return whether an operator computes a value by itself: calls of other code by name do not."""
     if name.startswith(_TIRX):
@@ -215,6 +221,12 @@ def is_predicated(call: tir.Call) -> bool:
     """
     last = call.args[-1] if len(call.args) else None
     return isinstance(last, tir.StringConstant) and "pred" in str(last.value).split(",")
+
+
+address_of, access_pointer = tirx.address_of, tirx.tvm_access_ptr
+"""Calls that give the address of one element; and that of several, with what is done there."""
+new_call, type_annotation = tirx.call_intrin, tirx.type_annotation
+"""Calls of operators by name, and of the one that stands for a type among operands."""
 
 
 def reinterpreted(number: Any) -> tir.Call:

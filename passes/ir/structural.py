@@ -20,9 +20,9 @@ from tvm_ffi import VisitInterrupt, WalkOrder, WalkResult
 from passes.ir import tir
 
 structural_equal = tvm_ffi.structural_equal
-PREORDER, SKIP = WalkOrder.PREORDER, WalkResult.SKIP
-"""A walk that comes to a node before what is inside of it, and what a callback returns to leave out
-what is inside."""
+PREORDER, POSTORDER, SKIP = WalkOrder.PREORDER, WalkOrder.POSTORDER, WalkResult.SKIP
+"""Walks that come to a node before, or after, what is inside of it; and what a callback returns to
+leave that out."""
 
 _structural_visit = tvm_ffi.get_global_func("ffi.StructuralVisit")
 _structural_walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
@@ -141,14 +141,19 @@ def structural_mutate(root: Root, callbacks: Callbacks) -> Root:
     return changed
 
 
-def structural_map(root: Any, callbacks: Sequence[tuple[Any, Callable[[Any], Any]]]) -> Any:
+def structural_map(
+    root: Any,
+    callbacks: Sequence[tuple[Any, Callable[[Any], Any]]],
+    order: WalkOrder = WalkOrder.PREORDER,
+) -> Any:
     """Return a copy of an IR in which callbacks have replaced nodes by their classes.
 
-    A node is replaced before what is inside of it, and what is inside of the new one is next. The
-    descent is TVM's own, so that its depth takes nothing from Python's stack.
+    In preorder a node is replaced before what is inside of it, and what is inside of the new one is
+    next; in postorder it is replaced after that. The descent is TVM's own, so that its depth takes
+    nothing from Python's stack.
     """
     indexed = [(type_index(kind), callback) for kind, callback in callbacks]
-    return _structural_map(root, indexed, _NONE, _PREORDER)
+    return _structural_map(root, indexed, _NONE, int(order))
 
 
 def outermost_threads(body: Any) -> list[tir.Attribute]:

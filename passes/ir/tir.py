@@ -38,7 +38,7 @@ indexdiv, indexmod, least, most = tirx.indexdiv, tirx.indexmod, tirx.min, tirx.m
 
 # What TVM finds out about arithmetic
 Analyzer, detect_linear_equation = sym.Analyzer, sym.detect_linear_equation
-expr_deep_equal = prim.expr_deep_equal
+expr_deep_equal, undefined_vars = prim.expr_deep_equal, tirx.analysis.undefined_vars
 
 # Statements
 Statement, Sequence = tirx.Stmt, tirx.SeqStmt
@@ -51,8 +51,8 @@ Store, Evaluation, Return, Assertion = (
 )
 Loop, While, LoopKind = tirx.For, tirx.While, tirx.ForKind
 If, Attribute = tirx.IfThenElse, tirx.AttrStmt
-TilePrimitive = tirx.TilePrimitiveCall
-Block, BlockRealize = s_tir.SBlock, s_tir.SBlockRealize
+TilePrimitive, ThreadAxis = tirx.TilePrimitiveCall, tirx.IterVar
+Block, BlockRealize, MatchedRegion = s_tir.SBlock, s_tir.SBlockRealize, s_tir.MatchBufferRegion
 
 PrimFunc = tirx.PrimFunc
 

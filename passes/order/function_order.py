@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tvm import relax
-
 from passes.driver import Solver, place
 from passes.gmem import BEST, GMEMOptions
 from passes.ir import IRModule, structural_mutate, tir
@@ -18,7 +16,7 @@ from passes.order.analysis.kept_bytes import Block, FunctionMemory, Unit, blocks
 from passes.order.planning.operator_graph import FoundOrder, peak_of
 from passes.order.planning.order_search import find_order
 from passes.planning import Budget, Problem
-from passes.relax import EXPECTED, MAIN_DEVICE, SCOPE
+from passes.relax import EXPECTED, MAIN_DEVICE, SCOPE, rx
 from target_hw.memory import MemoryScope, round_up
 
 Kind = tuple[Unit, bool]
@@ -30,7 +28,7 @@ class FunctionOrder:
     """A Relax function with the order that was found for it."""
 
     name: str
-    func: relax.Function  # With that order; the given function where nothing moves
+    func: rx.Function  # With that order; the given function where nothing moves
     operators: int  # Bindings of its dataflow blocks
     reason: str = ""  # Why nothing moves, where nothing does
     given: int = 0  # Most bytes of the main memory that live at once, as written
@@ -163,7 +161,7 @@ def _lower_order(
     return given, reason or needs or "no order is lower", floor, needs
 
 
-def _reorderable(func: relax.Function, read: FunctionMemory) -> tuple[list[Block], str]:
+def _reorderable(func: rx.Function, read: FunctionMemory) -> tuple[list[Block], str]:
     """Return the blocks whose memory is all known, and why another one stays."""
     left = {one.name: one for one in read.memory.left if one.reason not in EXPECTED}
     blocks, reason = [], ""
@@ -188,14 +186,14 @@ def with_block_orders(
         bindings, order = list(block.bindings), order_of.get(block.__chandle__())
         if order is None:
             return block
-        return relax.DataflowBlock([bindings[number] for number in order], block.span)
+        return rx.DataflowBlock([bindings[number] for number in order], block.span)
 
     result = mod.clone()
-    result.update_func(variable, structural_mutate(mod[variable], [(relax.DataflowBlock, reorder)]))
+    result.update_func(variable, structural_mutate(mod[variable], [(rx.DataflowBlock, reorder)]))
     return result
 
 
-def _moved(given: relax.Function, found: relax.Function) -> tuple[str, ...]:
+def _moved(given: rx.Function, found: rx.Function) -> tuple[str, ...]:
     """Return the fewest bindings without which the others are in the written order.
 
     The others are a longest ascending subsequence: of each length, the lowest end is kept.

@@ -19,12 +19,10 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 
-import tvm_ffi
-from tvm import tirx
-
 from passes.ir import (
     Callbacks,
     PrimFunc,
+    new_dtype,
     nodes_in,
     structural_map,
     structural_mutate,
@@ -35,6 +33,7 @@ from passes.ir import (
 from passes.ir.operators import (
     ASYNC_COPY,
     TAKE_ANY_ADDRESS,
+    access_pointer,
     buffer_data_var,
     is_address_of,
     is_buffer_data,
@@ -46,7 +45,7 @@ from passes.prim_func.memory_uses import DEFAULT_ALIGNMENT, AllocationUses
 
 _NO_ALIAS = "tirx.noalias"
 
-_BYTES = tvm_ffi.dtype("uint8")
+_BYTES = new_dtype("uint8")
 
 _READ_AND_WRITE = 3  # The mask of `tvm_access_ptr` for memory that is read and written
 
@@ -180,7 +179,7 @@ class _ArenaRewriter:
     def _add_address(self, buffer: tir.Var, arena: tir.Var, offset: int) -> None:
         dtype = arena.ty.shape[0].ty
         # Not `address_of`, which TVM's `CompactBufferAllocation` takes for an access to one byte.
-        address = tirx.tvm_access_ptr(
+        address = access_pointer(
             "uint8",
             arena.data,
             tir.IntConstant(dtype, offset),

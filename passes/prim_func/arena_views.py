@@ -21,9 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
-
 from passes.ir import does_not_wrap, tir
+from passes.ir.operators import address_of
 from passes.prim_func.memory_uses import AllocationUses
 
 _INT32_MAX = 2**31 - 1
@@ -71,7 +70,7 @@ class View:
     @property
     def first(self) -> Any:
         """The address of the first element."""
-        return tirx.address_of(tir.new_load(self.buffer, self.at([tir.IntConstant("int32", 0)])))
+        return address_of(tir.new_load(self.buffer, self.at([tir.IntConstant("int32", 0)])))
 
 
 class OffsetTable:
@@ -84,7 +83,9 @@ class OffsetTable:
         self._stored: list[int] = []
         self._dtype = index_type(size)
         count = sum(len(offsets) * len(uses.widths) for uses, offsets in members)
-        self._table = tirx.decl_buffer((max(count, 1),), self._dtype, "offsets", scope="local")
+        self._table = tir.new_buffer(
+            (max(count, 1),), self._dtype, "offsets", layout="default", scope="local"
+        )
         self._known: dict[tuple[int | None, int, tuple[int, ...]], tir.Var] = {}
         # What reads each part, with the loop in whose body it stands; None where the array is made.
         self.reads: list[tuple[tir.Loop | None, tir.Binding]] = []

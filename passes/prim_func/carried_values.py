@@ -22,8 +22,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from tvm import tirx
-
 from passes.ir import (
     Condition,
     ElementProofs,
@@ -312,7 +310,7 @@ class _Rounds:
         if isinstance(op, tir.Loop):
             parts = op.loop_var, op.min, op.extent
         elif _is_thread(op):
-            parts = op.node.var, tirx.const(0), op.value
+            parts = op.node.var, tir.IntConstant("int32", 0), op.value
         else:
             return
         variable, first, extent = map(self._wide, parts)

@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tvm import relax
-from tvm.ir import Op
-from tvm_ffi import structural_map
-
-from passes.ir import IRModule, PrimFunc, items, tir
+from passes.ir import POSTORDER, IRModule, PrimFunc, items, structural_map, tir
+from passes.ir.operators import operator_name
 from passes.ir.relax_operators import CALLEES, Callee
+from passes.relax import rx
 
 
 def functions_in_order(mod: IRModule) -> list[tuple[tir.GlobalVar, Any]]:
@@ -20,11 +18,11 @@ def functions_in_order(mod: IRModule) -> list[tuple[tir.GlobalVar, Any]]:
     return [
         (named[name], mod[named[name]])
         for name in sorted(named)
-        if isinstance(mod[named[name]], relax.Function)
+        if isinstance(mod[named[name]], rx.Function)
     ]
 
 
-def renamed(func: relax.Function, names: Mapping[int, str]) -> relax.Function:
+def renamed(func: rx.Function, names: Mapping[int, str]) -> rx.Function:
     """Return a function with new names for some of its variables, by their handles."""
     made: dict[int, Any] = {}
 
@@ -38,7 +36,10 @@ def renamed(func: relax.Function, names: Mapping[int, str]) -> relax.Function:
 
     if not names:
         return func
-    return structural_map(func, [(relax.DataflowVar, rename), (relax.Var, rename)])
+    changed: rx.Function = structural_map(
+        func, [(rx.DataflowVar, rename), (rx.Var, rename)], POSTORDER
+    )
+    return changed
 
 
 def bindings_of(body: Any) -> Iterator[Any]:
@@ -46,13 +47,13 @@ def bindings_of(body: Any) -> Iterator[Any]:
 
     Those of functions within the function are left out.
     """
-    if not isinstance(body, relax.SeqExpr):
+    if not isinstance(body, rx.SeqExpr):
         return
     for block in body.blocks:
         for binding in items(block.bindings):
             yield binding
             value = binding.value
-            if isinstance(value, relax.If):
+            if isinstance(value, rx.If):
                 yield from bindings_of(value.true_branch)
                 yield from bindings_of(value.false_branch)
 
@@ -60,9 +61,9 @@ def bindings_of(body: Any) -> Iterator[Any]:
 def variables_in(arguments: Iterable[Any]) -> Iterator[Any]:
     """Yield the variables among arguments of a call, in tuples too, but no function names."""
     for argument in arguments:
-        if isinstance(argument, relax.Tuple):
+        if isinstance(argument, rx.Tuple):
             yield from variables_in(argument.fields)
-        elif isinstance(argument, relax.Var) and not isinstance(argument, tir.GlobalVar):
+        elif isinstance(argument, rx.Var) and not isinstance(argument, tir.GlobalVar):
             yield argument
 
 
@@ -72,7 +73,7 @@ def classify(mod: IRModule, op: Any) -> tuple[Callee, str]:
     Packed functions called in destination-passing style are not covered: see
     `passes.relax.graph`.
     """
-    if isinstance(op, Op):
+    if operator_name(op):
         name = str(op.name)
         if name in CALLEES:
             return CALLEES[name], name
@@ -82,22 +83,22 @@ def classify(mod: IRModule, op: Any) -> tuple[Callee, str]:
         function = mod.functions.get(op)
         if isinstance(function, PrimFunc):
             return Callee.READS, f"kernel {str(op.name_hint)!r}"
-        if isinstance(function, relax.Function):
+        if isinstance(function, rx.Function):
             return Callee.CALLS, f"Relax function {str(op.name_hint)!r}"
         return Callee.KEEPS, f"function {str(op.name_hint)!r}"
-    if isinstance(op, relax.ExternFunc):
+    if isinstance(op, rx.ExternFunc):
         symbol = str(op.global_symbol)
         return CALLEES.get(symbol, Callee.KEEPS), f"packed function {symbol!r}"
     return Callee.KEEPS, "closure"
 
 
-def known_at_entry(func: relax.Function) -> set[int]:
+def known_at_entry(func: rx.Function) -> set[int]:
     """Return the handles of the symbolic variables that the arguments of a call give values."""
-    known = (relax.analysis.definable_tir_vars_in_type(param.ty) for param in func.params)
+    known = (rx.definable_symbols_in_type(param.ty) for param in func.params)
     return {variable.__chandle__() for variables in known for variable in variables}
 
 
-def place_of(func: relax.Function, name: str) -> str:
+def place_of(func: rx.Function, name: str) -> str:
     """Return a symbolic dimension with the input and axis that give it: ``n (axis 0 of x)``."""
     for parameter in func.params:
         shape = getattr(parameter.ty, "shape", parameter.ty)
@@ -107,7 +108,7 @@ def place_of(func: relax.Function, name: str) -> str:
     return name
 
 
-def signature_variables(func: relax.Function) -> list[Any]:
+def signature_variables(func: rx.Function) -> list[Any]:
     """Return the symbolic variables in the types of a function's parameters and of its result."""
-    signature = relax.FuncType([param.ty for param in func.params], func.ret_ty)
-    return list(relax.analysis.tir_vars_in_type(signature))
+    signature = rx.FuncType([param.ty for param in func.params], func.ret_ty)
+    return list(rx.symbols_in_type(signature))

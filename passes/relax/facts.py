@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tvm import relax
-
 from passes.ir import Bound, IRModule
 from passes.planning import Buffer, LiveRange, Problem
+from passes.relax import rx
 from target_hw.memory import MemoryScope
 
 SCOPE = "global"  # The memory that is planned, on each device
@@ -114,7 +113,7 @@ class RelaxMemory:
 
     name: str  # Its global name
     mod: IRModule  # Its module
-    func: relax.Function  # What was read
+    func: rx.Function  # What was read
     groups: tuple[TensorGroup, ...]  # The main one first, also where it is empty
     left: tuple[LeftToRuntime, ...]  # In program order
     weights: tuple[Weight, ...]  # Parameters first, then constants

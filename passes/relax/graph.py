@@ -16,10 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property, partial
 from typing import Any
 
-from tvm import relax
-from tvm.ir import GenericConst
-from tvm.runtime import Tensor
-
 from passes.ir import IRModule, PrimFunc, items, nodes_in, tir, unique_name
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import (
@@ -30,6 +26,7 @@ from passes.ir.relax_operators import (
     Callee,
 )
 from passes.planning import LiveRange, Problem
+from passes.relax import rx
 from passes.relax.bindings import classify, known_at_entry, variables_in
 from passes.relax.facts import PLANS_RESULTS, SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import kernel_uses
@@ -188,7 +185,7 @@ class _Reader:
     # Bindings
 
     def _sequence(self, expr: Any) -> TensorValue:
-        if not isinstance(expr, relax.SeqExpr):
+        if not isinstance(expr, rx.SeqExpr):
             return self._value(expr)
         self._behind_branches.append({})
         for block in expr.blocks:
@@ -201,17 +198,17 @@ class _Reader:
         variable, value = binding.var, binding.value
         self._bindings.append(str(variable.name))
         self._handles.append(variable.__chandle__())
-        if isinstance(value, relax.Function):
+        if isinstance(value, rx.Function):
             self._values[variable.__chandle__()] = NO_TENSORS  # It may call itself.
             self._local_function(value)
-        elif isinstance(value, relax.Call) and isinstance(binding, relax.VarBinding):
+        elif isinstance(value, rx.Call) and isinstance(binding, rx.VarBinding):
             self._values[variable.__chandle__()] = self._call(value, variable)
             self._launch(value)
         else:
             self._values[variable.__chandle__()] = self._value(value)
-            if isinstance(value, relax.Tuple):
+            if isinstance(value, rx.Tuple):
                 self._unread[variable.__chandle__()] = self._variable(variable)
-            if isinstance(binding, relax.MatchCast):
+            if isinstance(binding, rx.MatchCast):
                 self._uncaptured(self._variable(variable), "its type is stated")
 
     def _launch(self, call: Any) -> None:
@@ -235,27 +232,27 @@ class _Reader:
 
     def _value(self, expr: Any) -> TensorValue:
         """Return what an expression may refer to."""
-        if isinstance(expr, relax.Var):
+        if isinstance(expr, rx.Var):
             self._unread.pop(expr.__chandle__(), None)
             return self._variable(expr)
         if isinstance(expr, tir.GlobalVar):
             self._hand_on(expr)
-        elif isinstance(expr, relax.Tuple):
+        elif isinstance(expr, rx.Tuple):
             return tuple_of([self._value(field) for field in expr.fields])
-        elif isinstance(expr, relax.TupleGetItem):
+        elif isinstance(expr, rx.TupleGetItem):
             given = expr.tuple_value
-            is_named = isinstance(given, relax.Var)
+            is_named = isinstance(given, rx.Var)
             whole = self._variable(given) if is_named else self._value(given)
             return whole if whole.fields is None else whole.fields[int(expr.index)]
-        elif isinstance(expr, relax.Call):
+        elif isinstance(expr, rx.Call):
             return self._call(expr, None)
-        elif isinstance(expr, GenericConst):
+        elif isinstance(expr, rx.Constant):
             self._note_constant(expr)
-        elif isinstance(expr, relax.If):
+        elif isinstance(expr, rx.If):
             return self._if(expr)
-        elif isinstance(expr, relax.SeqExpr):
+        elif isinstance(expr, rx.SeqExpr):
             return self._sequence(expr)
-        elif isinstance(expr, relax.Function):
+        elif isinstance(expr, rx.Function):
             self._local_function(expr)
         # What is left has no tensor in it: shapes, numbers, strings, names of functions.
         return NO_TENSORS
@@ -295,16 +292,16 @@ class _Reader:
     def _local_function(self, function: Any) -> None:
         """Leave alone what a function within the function captures and allocates."""
         self._has_closures = True
-        for variable in relax.analysis.free_vars(function):
+        for variable in rx.free_vars(function):
             if not isinstance(variable.ty, tir.PrimType):
                 self._leave(self._variable(variable), f"captured by {self._here()}")
 
-        for node in nodes_in(function, relax.Binding, GenericConst, tir.GlobalVar):
-            if isinstance(node, GenericConst):
+        for node in nodes_in(function, rx.Binding, rx.Constant, tir.GlobalVar):
+            if isinstance(node, rx.Constant):
                 self._note_constant(node)
             elif isinstance(node, tir.GlobalVar):
                 self._hand_on(node)
-            elif isinstance(node.value, relax.Call):
+            elif isinstance(node.value, rx.Call):
                 self._note_inner(node)
 
     def _note_inner(self, binding: Any) -> None:
@@ -315,10 +312,10 @@ class _Reader:
         elif callee is Callee.HIGH_LEVEL:
             self._note_unlowered(str(binding.var.name), what)
 
-    def _note_constant(self, constant: GenericConst) -> None:
+    def _note_constant(self, constant: rx.Constant) -> None:
         """Count a constant once, unless it is no tensor."""
         data, ty = constant.value, constant.ty
-        if isinstance(data, Tensor) and data.__chandle__() not in self._constants:
+        if isinstance(data, rx.Tensor) and data.__chandle__() not in self._constants:
             size = self._sizes.constant(ty.shape.values, ty.dtype.dtype)
             name = unique_name(f"constant_{len(self._constants)}", self._parameters, "_")
             self._constants[data.__chandle__()] = Weight(name, size, data.__chandle__())
@@ -335,7 +332,7 @@ class _Reader:
         if callee is Callee.PLANNED:
             self._allocates = True
             return NO_TENSORS
-        if isinstance(op, relax.Var):
+        if isinstance(op, rx.Var):
             self._value(op)
         arguments = items(call.args)
         if what == CALL_TIR_DYN:
@@ -349,7 +346,7 @@ class _Reader:
             self._given.append((op, variable, [value.tensors for value in values]))
             for value in values:
                 self._touch(value)
-            symbol = str(op.global_symbol) if isinstance(op, relax.ExternFunc) else ""
+            symbol = str(op.global_symbol) if isinstance(op, rx.ExternFunc) else ""
             if symbol in RETURNED_ARGUMENTS:
                 returned = [values[number] for number in RETURNED_ARGUMENTS[symbol]]
                 for value in returned:
@@ -375,7 +372,7 @@ class _Reader:
         The call is not said to return anything, its result is not used, and its last argument is a
         new tensor, which the function writes from the others. It keeps nothing.
         """
-        if not isinstance(call.op, relax.ExternFunc) or len(call.ty_args) or not values:
+        if not isinstance(call.op, rx.ExternFunc) or len(call.ty_args) or not values:
             return False
         if variable is None or variable.__chandle__() in self._used:
             return False  # A call that no variable is bound to stands within what uses its result.
@@ -386,7 +383,7 @@ class _Reader:
     def _used(self) -> set[int]:
         """The handles of all that something in the function reads."""
         used = set[int]()
-        relax.analysis.post_order_visit(self._func, lambda expr: used.add(expr.__chandle__()))
+        rx.post_order_visit(self._func, lambda expr: used.add(expr.__chandle__()))
         return used
 
     def _hand_on(self, function: tir.GlobalVar) -> None:
@@ -430,12 +427,12 @@ class _Reader:
 
 def _weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftToRuntime]:
     """Yield the weights of a parameter; of a tuple each field, as ``name[0]``."""
-    if isinstance(ty, relax.TupleType):
+    if isinstance(ty, rx.TupleType):
         for index, field in enumerate(ty.fields):
             yield from _weights_within(f"{name}[{index}]", field, sizes)
-    elif not isinstance(ty, relax.TensorType):
+    elif not isinstance(ty, rx.TensorType):
         yield LeftToRuntime(name, "a weight that is no tensor")
-    elif not isinstance(ty.shape, relax.ShapeExpr) or ty.dtype is None:
+    elif not isinstance(ty.shape, rx.ShapeExpr) or ty.dtype is None:
         yield LeftToRuntime(name, "a weight whose shape or type is not known")
     else:
         try:

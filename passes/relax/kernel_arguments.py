@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from tvm.s_tir import MatchBufferRegion
-
 from passes.ir import IRModule, PrimFunc, element_type, nodes_in, tir
 from passes.relax.facts import SCOPE, KernelUses
 from passes.relax.tensors import AllocatedTensor
@@ -57,7 +55,7 @@ def _movable(func: PrimFunc, alignment: int) -> list[bool]:
     body = func.body
     elements = [node.source for node in nodes_in(body, tir.Load, tir.Region)]
     elements += [store.buffer for store in nodes_in(body, tir.Store)]
-    elsewhere = [match.source.source for match in nodes_in(body, MatchBufferRegion)]
+    elsewhere = [match.source.source for match in nodes_in(body, tir.MatchedRegion)]
     seen = Counter(var.__chandle__() for var in (*nodes_in(body, tir.Var), *elsewhere))
     seen.subtract(var.__chandle__() for var in elements)
     return [

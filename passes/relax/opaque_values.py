@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax
-from tvm.ir import Op
-
 from passes.ir import IRModule, PrimFunc, nodes_in, tir
-from passes.ir.operators import CALL_OUT, operator_name
+from passes.ir.operators import CALL_OUT, legalization, operator_name
 from passes.ir.relax_operators import KERNELS_OF_NEW_MEMORY, MOVE_OR_HINT, OVERWRITE_ARGUMENTS
+from passes.relax import rx
 
 
 class OpaqueValues:
@@ -35,18 +33,18 @@ class OpaqueValues:
             elif str(one.name_hint) not in looked_at:
                 looked_at.add(str(one.name_hint))
                 function = self._mod.functions.get(one)
-                if isinstance(function, relax.Function):
+                if isinstance(function, rx.Function):
                     found += nodes_in(function.body, tir.Call, tir.GlobalVar)
         return False
 
     def __call__(self, value: Any) -> bool:
         """Return whether a value is not known to be computed from its arguments alone."""
         if not isinstance(value, tir.Call):
-            return isinstance(value, relax.If | relax.Function | relax.SeqExpr)
+            return isinstance(value, rx.If | rx.Function | rx.SeqExpr)
         name = operator_name(value.op)
         if name in KERNELS_OF_NEW_MEMORY:
             return self._is_unknown_kernel(value.args[0])
-        legalized = isinstance(value.op, Op) and value.op.get_attr("FLegalize") is not None
+        legalized = legalization(value.op) is not None
         return not legalized or name in MOVE_OR_HINT
 
     def _is_unknown_kernel(self, callee: Any) -> bool:
@@ -57,7 +55,7 @@ class OpaqueValues:
         handle = kernel.__chandle__()
         if handle not in self._calls_out:
             self._calls_out[handle] = any(
-                not isinstance(call.op, Op) or operator_name(call.op) in CALL_OUT
+                not operator_name(call.op) or operator_name(call.op) in CALL_OUT
                 for call in nodes_in(kernel.body, tir.Call)
             )
         return self._calls_out[handle]

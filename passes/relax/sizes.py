@@ -10,12 +10,19 @@ from dataclasses import dataclass
 from functools import cache, reduce
 from typing import Any
 
-import tvm
-from tvm import relax
-from tvm_ffi import structural_map
-
-from passes.ir import LOWER_BOUND, Bound, declared_bounds, most_of, nodes_in, tir
+from passes.ir import (
+    LOWER_BOUND,
+    POSTORDER,
+    Bound,
+    InternalError,
+    declared_bounds,
+    most_of,
+    nodes_in,
+    structural_map,
+    tir,
+)
 from passes.planning import ADDRESS_LIMIT
+from passes.relax import rx
 from passes.relax.bindings import signature_variables
 from target_hw.memory import is_byte_count
 
@@ -41,7 +48,7 @@ class Sizes:
     by name; one without a lower bound is at least 0.
     """
 
-    def __init__(self, func: relax.Function, upper_bounds: Mapping[str, int]) -> None:
+    def __init__(self, func: rx.Function, upper_bounds: Mapping[str, int]) -> None:
         upper = {**upper_bounds, **declared_bounds(func)}
         lower = declared_bounds(func, LOWER_BOUND)
         named = [(str(variable.name), variable) for variable in signature_variables(func)]
@@ -112,9 +119,11 @@ def value_of(expr: Any, values: Callable[[tir.Var], int]) -> int:
     """
     numbers = {v.__chandle__(): tir.IntConstant(v.ty, values(v)) for v in nodes_in(expr, tir.Var)}
     try:
-        number = structural_map(expr, [(tir.Var, lambda variable: numbers[variable.__chandle__()])])
+        number = structural_map(
+            expr, [(tir.Var, lambda variable: numbers[variable.__chandle__()])], POSTORDER
+        )
         value = tir.Analyzer().simplify(number)
-    except tvm.error.InternalError:
+    except InternalError:
         value = None
     if not isinstance(value, tir.IntConstant):
         raise UnknownSizeError(f"the size {expr}")

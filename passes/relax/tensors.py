@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-import tvm
-from tvm import relax
-
 from passes.ir import IRModule, items, nodes_in, structural_equal, tir, unique_name
 from passes.planning import Buffer, LiveRange, Problem, join_ranges
+from passes.relax import rx
 from passes.relax.facts import HOST, MAIN_DEVICE, SCOPE, Branches, BufferBindings, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, UnknownSizeError, product
 
@@ -105,7 +103,7 @@ def fill_in(
     """
     shape, element, device, scope = items(call.args)
     dtype = element.value
-    extents = shape.ty.values if isinstance(shape.ty, relax.ShapeType) else None
+    extents = shape.ty.values if isinstance(shape.ty, rx.ShapeType) else None
     if extents is None:
         tensor.left = "its shape is known at run time only"
         return
@@ -144,8 +142,8 @@ def _find_memory(tensor: AllocatedTensor, mod: IRModule, shape: Sequence[Any], d
             tensor.dtype = str(dtype)
         return
     kind, tensor.is_texture = str(own.target.kind.name), tensor.scope != SCOPE
-    size_of = tvm.get_global_func(f"DeviceGetMemSize.{kind}", allow_missing=True)
-    scope_of = tvm.get_global_func(f"DeviceScopeCompatibility.{kind}", allow_missing=True)
+    size_of = rx.runtime_function(f"DeviceGetMemSize.{kind}")
+    scope_of = rx.runtime_function(f"DeviceScopeCompatibility.{kind}")
     if size_of is not None:
         if not all(isinstance(extent, tir.IntConstant) for extent in shape):
             tensor.left = unknown

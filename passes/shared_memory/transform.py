@@ -10,9 +10,7 @@ from functools import cached_property, partial
 from itertools import combinations
 from typing import Any, Literal, get_args
 
-import tvm_ffi
 from tvm.s_tir.transform import MergeSharedMemoryAllocations
-from tvm.tirx import call_intrin
 
 from passes.driver import Solver, place
 from passes.ir import (
@@ -23,6 +21,7 @@ from passes.ir import (
     as_target,
     make_function_pass,
     name_of,
+    new_dtype,
     printed,
     structural_mutate,
     target_kind,
@@ -30,7 +29,7 @@ from passes.ir import (
     with_body,
     without_instruments,
 )
-from passes.ir.operators import STORAGE_SYNC
+from passes.ir.operators import STORAGE_SYNC, new_call
 from passes.pass_errors import error_context
 from passes.planning import Places, Plan, Problem, does_not_fit, get_planner, live_together, solve
 from passes.prim_func import (
@@ -230,7 +229,7 @@ def _add_barriers(
         parts: list[Any] = []
         for at, inner in enumerate(op.seq):
             if (op.__chandle__(), at) in wanted:
-                parts.append(tir.Evaluation(call_intrin("int32", STORAGE_SYNC, scope)))
+                parts.append(tir.Evaluation(new_call("int32", STORAGE_SYNC, scope)))
             parts.append(mutator.mutate(inner))
         return tir.Sequence(parts)
 
@@ -295,7 +294,7 @@ def _arena(planned: SharedMemoryPlan, kind: str) -> Arena:
     types = {dtype for use in uses.values() for dtype in use.dtypes}
     scalars = {str(dtype.with_lanes(1)) for dtype in types}
     widest = max(dtype.bits for dtype in types)
-    dtype = tvm_ffi.dtype(scalars.pop() if len(scalars) == 1 else f"uint{widest}")
+    dtype = new_dtype(scalars.pop() if len(scalars) == 1 else f"uint{widest}")
     lanes = max(dtype.lanes for dtype in types) if kind in ADDRESS_SPACES else 1
     members = tuple((uses[name], at) for name, at in planned.plan.offsets.items())
     return Arena(

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tvm.error import InternalError
-from tvm.tirx.analysis import undefined_vars
-
 from passes.ir import (
+    InternalError,
     IRModule,
     LinearAccess,
     Pass,
@@ -307,7 +305,9 @@ def _has_nothing_to_change(func: PrimFunc) -> bool:
         return False
     try:
         # The sizes of arrays are undefined here, and numbers; an undeclared buffer is refused.
-        is_closed = all(type(v.ty) is tir.PrimType for v in undefined_vars(func.body, func.params))
+        is_closed = all(
+            type(v.ty) is tir.PrimType for v in tir.undefined_vars(func.body, func.params)
+        )
     except InternalError:  # Of a loop that stands in two places: its variable is defined twice.
         return False
     return is_closed and len({var.__chandle__() for var in declared}) == len(declared)

@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import tirx
-
 from passes.ir import Callbacks, is_dense, structural_equal, structural_mutate, tir
-from passes.ir.operators import is_buffer_data, is_tvm_access_ptr
+from passes.ir.operators import is_buffer_data, is_tvm_access_ptr, type_annotation
 from passes.storage_rewrite.analysis.vector_access import Retype
 
 
@@ -187,7 +185,7 @@ class VectorTypeRewriter:
         _, _, index, extent, mask = op.args
         new = self._new_var[retype.var.__chandle__()]
         args = [
-            tirx.type_annotation(retype.element),
+            type_annotation(retype.element),
             new.data if tir.is_buffer(new) else new,
             _divide(mutator.mutate(index), retype.factor),
             _divide(mutator.mutate(extent), retype.factor),

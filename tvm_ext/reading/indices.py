@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 from tvm import relax
-from tvm.ir import GenericConst
-from tvm_ffi import structural_map
 
-from passes.ir import IRModule, tir
+from passes.ir import POSTORDER, IRModule, structural_map, tir
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import INDEX_TENSOR, TAKE
-from passes.relax import bindings_of, functions_in_order
+from passes.relax import bindings_of, functions_in_order, rx
 
 _FAST = "fast"
 """The mode of ``take`` in which an index that is not in the tensor is read all the same."""
@@ -38,11 +36,11 @@ def with_negative_indices(mod: IRModule) -> IRModule:
             name = called.get(call.__chandle__(), operator_name(call.op) or "")
             return _mended(call, name)
 
-        result.update_func(variable, structural_map(func, [(relax.Call, mended)]))
-    return relax.transform.Normalize()(result)
+        result.update_func(variable, structural_map(func, [(rx.Call, mended)], POSTORDER))
+    return rx.Normalize()(result)
 
 
-def _mended(call: relax.Call, name: str) -> relax.Call:
+def _mended(call: rx.Call, name: str) -> Any:
     """Return a call that reads what PyTorch does; `name` is its own, for messages."""
     operator = operator_name(call.op)
     if operator == TAKE and str(call.attrs.mode) == _FAST:
@@ -61,12 +59,12 @@ def _mended(call: relax.Call, name: str) -> relax.Call:
 def _extent(data: Any, axis: Any) -> Any:
     """Return the size of an axis, by default of the only one; None where it is not known."""
     shape = getattr(data.ty, "shape", None)
-    return shape.values[int(axis or 0)] if isinstance(shape, relax.ShapeExpr) else None
+    return shape.values[int(axis or 0)] if isinstance(shape, rx.ShapeExpr) else None
 
 
 def _constant(indices: Any, extent: Any, name: str) -> Any:
     """Return constant indices as those from the front; None where they are not known."""
-    if not isinstance(indices, GenericConst):
+    if not isinstance(indices, rx.Constant):
         return None
     values = indices.value.numpy()
     if not isinstance(extent, tir.IntConstant):

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import relax
 
 from passes.ir import LOWER_BOUND, IRModule, declared_bounds, tir
-from passes.relax import functions_in_order, place_of, signature_variables
+from passes.relax import functions_in_order, place_of, rx, signature_variables
 from tvm_ext.tensor_names import number_of_inputs
 from tvm_ext.text import did_you_mean
 
@@ -101,7 +101,7 @@ def dimension_values(
     return values
 
 
-def _check_declared(variable: Any, func: relax.Function, values: Mapping[Any, int]) -> None:
+def _check_declared(variable: Any, func: rx.Function, values: Mapping[Any, int]) -> None:
     """Raise ValueError for a value that is outside of the bounds that a function declares."""
     for dimension, size in values.items():
         name = str(dimension.name)
@@ -143,7 +143,7 @@ def bind_hint(dimensions: Iterable[str]) -> str:
     return f"--bind {shlex.quote(','.join(f'{name}=8' for name in dimensions))}"
 
 
-def _inputs(func: relax.Function) -> Sequence[Any]:
+def _inputs(func: rx.Function) -> Sequence[Any]:
     """Return the parameters of a function that are no weights."""
     return list(func.params)[: number_of_inputs(func) or None]
 
@@ -159,9 +159,9 @@ def _parsed(text: str, example: str) -> tuple[str, tuple[int, ...]]:
         raise ValueError(f"{text}: sizes are integers, as in {example}") from error
 
 
-def _shape_of(parameter: relax.Var) -> list[Any] | None:
+def _shape_of(parameter: rx.Var) -> list[Any] | None:
     shape = getattr(parameter.ty, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr):
+    if not isinstance(shape, rx.ShapeExpr):
         return None
     sizes = (size.value if isinstance(size, tir.IntConstant) else size for size in shape.values)
     return [size if isinstance(size, int | tir.Var) else str(size) for size in sizes]

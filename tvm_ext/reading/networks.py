@@ -18,7 +18,7 @@ from zipfile import ZipFile, is_zipfile
 from tvm import relax
 
 from passes.ir import IRModule, first_line
-from passes.relax import bindings_of
+from passes.relax import bindings_of, rx
 from tvm_ext.hosts import quiet
 from tvm_ext.reading.indices import with_negative_indices
 from tvm_ext.tensor_names import Names, number_of_inputs, operator_of, variables_read, with_names
@@ -72,7 +72,7 @@ def from_onnx(model: Any, **options: Any) -> IRModule:
         if name:  # A node without an operator of its own hands on the result of another.
             node_of.setdefault(result.__chandle__(), name)
 
-    def names_of(_variable: Any, func: relax.Function) -> Names:
+    def names_of(_variable: Any, func: rx.Function) -> Names:
         known = {
             binding.var.__chandle__(): node_of[binding.value.__chandle__()]
             for binding in bindings_of(func.body)
@@ -109,7 +109,7 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
                 raise
             raise ValueError(f"operator {_path_of(failed)!r}: {first_line(error)}") from error
         for node, value in self.env.items():
-            if isinstance(value, relax.Var) and node.op == "call_function":
+            if isinstance(value, rx.Var) and node.op == "call_function":
                 module_of.setdefault(value.__chandle__(), _module_of(node))
                 _check_indexed(node, value)
         return result
@@ -119,7 +119,7 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
     specs = program.graph_signature.input_specs
     targets = {spec.arg.name: spec.target for spec in specs if spec.target is not None}
 
-    def names_of(_variable: Any, func: relax.Function) -> Names:
+    def names_of(_variable: Any, func: rx.Function) -> Names:
         parameters = {
             parameter.__chandle__(): targets[parameter.name]
             for parameter in func.params[number_of_inputs(func) :]
@@ -142,7 +142,7 @@ def _path_of(node: Any) -> str:
     return f"{_module_of(node)}.{node.target.__name__}".lstrip(".")
 
 
-def _check_indexed(node: Any, value: relax.Var) -> None:
+def _check_indexed(node: Any, value: rx.Var) -> None:
     """Raise ValueError where TVM's importer makes something else of ``x[:, i, j]`` than PyTorch.
 
     It takes ``x[:, i]``, then of that ``[:, :, j]``, where PyTorch takes the pairs of `i` and `j`,
@@ -159,7 +159,7 @@ def _check_indexed(node: Any, value: relax.Var) -> None:
         )
 
 
-def _named(func: relax.Function, known: Names, name_of: Callable[[str, str], str]) -> Names:
+def _named(func: rx.Function, known: Names, name_of: Callable[[str, str], str]) -> Names:
     """Name calls by what they are known by, and what is taken out of a tuple by its place.
 
     An unknown operator is known by what its first known reader is known by. Names have letters
@@ -169,15 +169,15 @@ def _named(func: relax.Function, known: Names, name_of: Callable[[str, str], str
     for binding in reversed(bindings):
         name, value = found.get(binding.var.__chandle__()), binding.value
         if name is not None:
-            is_part = isinstance(value, relax.TupleGetItem)
+            is_part = isinstance(value, rx.TupleGetItem)
             for read in [value.tuple_value] if is_part else variables_read(value):
                 found.setdefault(read.__chandle__(), name)
     for binding in bindings:
         own, value = binding.var.__chandle__(), binding.value
-        if isinstance(value, relax.TupleGetItem):
+        if isinstance(value, rx.TupleGetItem):
             if whole := names.get(value.tuple_value.__chandle__()):
                 names[own] = f"{whole}.{value.index}"
-        elif own in found and isinstance(value, relax.Call):
+        elif own in found and isinstance(value, rx.Call):
             names[own] = _NOT_IN_C.sub(".", name_of(found[own], operator_of(value))).strip(".")
     return names
 

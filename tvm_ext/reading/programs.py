@@ -20,7 +20,6 @@ from typing import Any, TextIO
 
 import tvm
 import tvm_ffi
-from tvm import relax
 from tvm.error import DiagnosticError
 from tvm.script import ir as script_ir
 from tvm.script import relax as script_relax
@@ -31,7 +30,7 @@ from passes.gmem import GMEMOptions
 from passes.ir import IRModule, PrimFunc, Target, first_line, structural_equal
 from passes.planning import MemoriesProblem, Problem, Traffic
 from passes.planning.files import read_memories_problem, read_problem
-from passes.relax import functions_in_order
+from passes.relax import functions_in_order, rx
 from target_hw.memory import MemoryScope
 from tvm_ext import progress, workloads
 from tvm_ext.lowering import (
@@ -107,7 +106,7 @@ def load_program(
 
 
 def program_of(
-    mod: IRModule | PrimFunc | relax.Function, target: str | Target | None = None, *, name: str
+    mod: IRModule | PrimFunc | rx.Function, target: str | Target | None = None, *, name: str
 ) -> Program:
     """Lower a module, or a function, for a target as `split` does; messages call it `name`.
 
@@ -374,7 +373,7 @@ def _script_error(path: Path, error: BaseException) -> ValueError:
 
 def _one_module(path: Path, defined: dict[str, Any], chosen: str | None) -> IRModule:
     """Make one module of what a script defines, or of what is chosen of it: modules, functions."""
-    kinds = IRModule | PrimFunc | relax.Function
+    kinds = IRModule | PrimFunc | rx.Function
     found = {name: value for name, value in defined.items() if isinstance(value, kinds)}
     if chosen is not None:
         if chosen not in found:

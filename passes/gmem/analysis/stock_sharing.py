@@ -12,15 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import tvm
-from tvm import relax
 from tvm.ir.transform import PassContext
 
 from passes.gmem.planning.pieces import in_slots_of
 from passes.gmem.planning.pool import Placement
-from passes.ir import UPPER_BOUND, IRModule, Pass, array_get, declared_bounds
+from passes.ir import UPPER_BOUND, InternalError, IRModule, Pass, array_get, declared_bounds
 from passes.ir.operators import is_call_of
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR
-from passes.relax import UNCAPTURED, RelaxMemory, bindings_of
+from passes.relax import UNCAPTURED, RelaxMemory, bindings_of, rx
 
 _LOGGER = logging.getLogger("tvm_ext.GMEMAllocate")
 
@@ -72,12 +71,12 @@ def _shared(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[list[i
     variable = mod.get_global_var(memory.name)
     bounds = {**upper_bounds, **declared_bounds(func)}
     bounded = func.with_attr(UPPER_BOUND, bounds) if upper_bounds else func
-    kernels = {v: f for v, f in mod.functions.items() if not isinstance(f, relax.Function)}
+    kernels = {v: f for v, f in mod.functions.items() if not isinstance(f, rx.Function)}
     alone = IRModule({**kernels, variable: bounded}, global_infos=mod.global_infos)
     try:
         with PassContext():  # Instruments are for what is built: this one calls what is not there.
             planned = stock_pass()(alone)[variable]
-    except tvm.error.InternalError as error:
+    except InternalError as error:
         text = "function %r: TVM's StaticPlanBlockMemory fails: %s"
         _LOGGER.info(text, memory.name, str(error).strip().splitlines()[-1])
         return None
@@ -89,7 +88,7 @@ def _shared(memory: RelaxMemory, upper_bounds: Mapping[str, int]) -> list[list[i
     return list(shared.values())
 
 
-def _tensors(func: relax.Function) -> list[tuple[Any, Any]]:
+def _tensors(func: rx.Function) -> list[tuple[Any, Any]]:
     """Return the variables that are bound to new tensors, in program order, and the calls."""
     bound = ((binding.var, binding.value) for binding in bindings_of(func.body))
     return [(var, value) for var, value in bound if _is_new(value) or _is_planned(value)]

@@ -16,12 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import relax
-
 from passes.ir import IRModule, PrimFunc, nodes_in, tir
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import CALL_TIR
-from passes.relax import OpaqueValues
+from passes.relax import OpaqueValues, rx
 
 _OUTSIDE = -1  # Stands for all memory from outside of the block, which may be one memory
 
@@ -37,7 +35,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
     before: list[set[int]] = []
     named: dict[int, frozenset[int]] = {}  # By handle of a kernel: the variables of its body
     for number, binding in enumerate(bindings):
-        value, checks = binding.value, isinstance(binding, relax.MatchCast)
+        value, checks = binding.value, isinstance(binding, rx.MatchCast)
         name = operator_name(value.op) if isinstance(value, tir.Call) else ""
         used = _variables(value)
         symbols = _variables(binding.ty if checks else binding.var.ty)
@@ -47,7 +45,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
         result = frozenset((number,)) if is_new else memory | {number}
         touches = memory | result
         is_exclusive = checks or is_opaque.overwrite_arguments(value)
-        if relax.analysis.contains_impure_call(value):
+        if rx.contains_impure_call(value):
             earlier.update(range(number))
             impure = number
         earlier.update(last for last in (impure,) if 0 <= last < number)
@@ -70,7 +68,7 @@ def runs_before(mod: IRModule, bindings: Sequence[Any]) -> tuple[tuple[int, ...]
 def _tensors_read(mod: IRModule, call: tir.Call, named: dict[int, frozenset[int]]) -> int:
     """Return how many arguments a kernel reads; of a kernel that reads one, TVM may make a view."""
     kernel = mod.functions.get(call.args[0])
-    if not isinstance(kernel, PrimFunc) or not isinstance(call.args[1], relax.Tuple):
+    if not isinstance(kernel, PrimFunc) or not isinstance(call.args[1], rx.Tuple):
         return 1
     handle = kernel.__chandle__()
     if handle not in named:
@@ -82,6 +80,6 @@ def _tensors_read(mod: IRModule, call: tir.Call, named: dict[int, frozenset[int]
 def _variables(*parts: Any) -> tuple[int, ...]:
     """Return the handles of the variables in expressions and types, each once."""
     known = (part for part in parts if part is not None)
-    named = (variable for part in known for variable in nodes_in(part, relax.DataflowVar, tir.Var))
+    named = (variable for part in known for variable in nodes_in(part, rx.DataflowVar, tir.Var))
     handles = (v.__chandle__() for v in named if not isinstance(v, tir.GlobalVar))
     return tuple(dict.fromkeys(handles))

@@ -18,7 +18,7 @@ from tvm import relax
 from passes.ir import IRModule, PrimFunc, Sequential, nodes_in, tir
 from passes.order.planning.operator_graph import LiveBytes, OrderProblem
 from passes.planning import Problem
-from passes.relax import RelaxMemory, TensorGroup, bindings_of, renamed
+from passes.relax import RelaxMemory, TensorGroup, bindings_of, renamed, rx
 from target_hw.memory import round_up
 
 LOWERING = Sequential(
@@ -39,7 +39,7 @@ Unit = tuple[int, str, str]
 class Block:
     """A dataflow block."""
 
-    block: relax.DataflowBlock
+    block: rx.DataflowBlock
     bindings: tuple[Any, ...]
     start: int  # The number of its first binding in the function
 
@@ -141,11 +141,11 @@ def read_function(
     return FunctionMemory(memory, positions)
 
 
-def blocks_of(func: relax.Function) -> list[Block]:
+def blocks_of(func: rx.Function) -> list[Block]:
     """Return the dataflow blocks of a function, with those of its branches, in program order."""
     numbers = {b.var.__chandle__(): number for number, b in enumerate(bindings_of(func.body))}
     found: dict[int, Block] = {}
-    for block in nodes_in(func.body, relax.DataflowBlock):
+    for block in nodes_in(func.body, rx.DataflowBlock):
         bindings = tuple(block.bindings)
         start = numbers.get(bindings[0].var.__chandle__()) if bindings else None
         if start is not None:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tvm import tirx
-
 from passes.ir import (
     LinearAccess,
     PrimFunc,
@@ -84,7 +82,7 @@ def find_shared_memory(
     TVM leaves that out where it casts one to gather a vector from an array of another type.
     """
     for op in nodes_in(func.body, tir.Attribute):
-        if op.attr_key == "thread_extent" and not isinstance(op.node, tirx.IterVar):
+        if op.attr_key == "thread_extent" and not isinstance(op.node, tir.ThreadAxis):
             raise ValueError(f"the extent of thread {op.node} has no tag")
     owners = outermost_threads(func.body)
     if not owners:

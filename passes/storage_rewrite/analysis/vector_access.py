@@ -11,8 +11,6 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import tvm_ffi
-
 from passes.ir import (
     LinearAccess,
     PrimFunc,
@@ -21,6 +19,7 @@ from passes.ir import (
     element_type,
     is_dense,
     items,
+    new_dtype,
     tir,
 )
 from passes.ir.storage_entries import ElementType, StorageEntry, StoragePlan
@@ -210,7 +209,7 @@ def _stored(element: ElementType) -> str:
 
 
 def _type_of(scalar: str, lanes: int) -> Any:
-    return tvm_ffi.dtype(scalar).with_lanes(lanes)
+    return new_dtype(scalar).with_lanes(lanes)
 
 
 def _is_multiple(value: Any, lanes: int) -> bool:
