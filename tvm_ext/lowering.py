@@ -178,7 +178,9 @@ def legalized(mod: IRModule, target: Target) -> IRModule:
     with target:
         first = relax_stages(target).first
         fusion = [at for at, one in enumerate(first) if one.info.name in FUSION]
-        return lowered_for(target, lambda: Sequential(first[: (fusion or [None])[0]])(mod), names)
+        return lowered_for(
+            target, lambda: Sequential(first[: min(fusion, default=None)])(mod), names
+        )
 
 
 @dataclass

@@ -166,7 +166,7 @@ def _naming_groups(fuse: Pass, mod: IRModule, _ctx: PassContext) -> IRModule:
         for binding, twin in zip(bindings_of(func.body), twins, strict=True):
             if group := _group(said, twin.value):
                 names[binding.var.__chandle__()] = group_name(group)
-            elif isinstance(binding.value, relax.Call):
+            elif isinstance(binding.value, rx.Call):
                 names[binding.var.__chandle__()] = spoken(str(binding.var.name))
             _same_tensor(binding, names)
         return names
