@@ -175,7 +175,7 @@ class Problem:
         for what in ("in_place", "separations"):
             pairs = self._list(what)
             for pair in pairs:
-                if not is_list(pair) or len(pair) != 2:
+                if not (type(pair) is tuple or is_list(pair)) or len(pair) != 2:
                     raise ValueError(f"{self.name}: {what} must be pairs of names, got {pair!r}")
             object.__setattr__(self, what, tuple(map(tuple, pairs)))
         _check_pairs(self)

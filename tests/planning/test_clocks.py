@@ -3,12 +3,13 @@
 
 import io
 import json
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_oracles import best_by_brute_force
+from planning_oracles import best_by_brute_force, problems
 
 from passes.planning import (
     Buffer,
@@ -22,7 +23,9 @@ from passes.planning import (
 )
 from passes.planning.bound import heaviest_clique
 from passes.planning.documents import DocumentError, read_document, write_document
+from passes.planning.engine.blocks import BlockList
 from passes.planning.files import CsvError, read_problem, write_plan
+from passes.planning.planners.first_fit import allocated
 from target_hw.memory import MemoryScope
 from tvm_ext.__main__ import main
 
@@ -84,6 +87,14 @@ def test_every_planner_keeps_apart_what_streams_can_have_live_at_once(given):
             at, to = plan.offsets[one][0], plan.offsets[two][0]
             overlap = max(at, to) < min(at + sizes[one], to + sizes[two])
             assert not (overlap and may_meet(lives[one], lives[two]))
+
+
+@given(problems(), st.integers(0, 5))
+def test_what_is_placed_as_it_begins_is_kept_apart(problem, base):
+    buffers = tuple(replace(buffer, pinned=None) for buffer in problem.buffers)
+    memory = replace(problem.memory, capacity=None)
+    blocks = BlockList(replace(problem, buffers=buffers, memory=memory, in_place=()))
+    assert verify(blocks.problem, blocks.plan(allocated(blocks, base=base), "allocated")) == ()
 
 
 @given(clocked(most=4))

@@ -259,7 +259,7 @@ def allocated(
 
     Blocks are taken as they begin, each into the smallest gap that is large enough. One that has
     several live ranges keeps its bytes from the first to the last; one that is separated from
-    others has bytes that nobody else gets.
+    others keeps them until those have begun.
     """
     begins, ends, _ = block_list.span_places
     offsets = [block_list.pinned.get(block, 0) for block in range(len(block_list))]
@@ -273,11 +273,9 @@ def allocated(
         while alive and alive[0][0] <= begins[block]:
             _, low, high = heappop(alive)
             gaps.add(low, high)
-        if block in block_list.separated:
-            offsets[block] = gaps.above.open(size, alignment)
-        else:
-            low = offsets[block] = gaps.take(size, alignment)
-            heappush(alive, (int(ends[block]), low, low + size))
+        low = offsets[block] = gaps.take(size, alignment)
+        begun = (int(begins[other]) + 1 for other in block_list.separated.get(block, ()))
+        heappush(alive, (max((int(ends[block]), *begun)), low, low + size))
     return offsets
 
 
