@@ -2,9 +2,9 @@
 """Memories of chips, and the speed of their pipelines.
 
 `MemoryHierarchy` is plain data and needs no TVM, and so is `Machine`, the speed of a chip's
-pipelines. What makes TVM targets of them, `register_chip`, `with_memory` and `with_machine`,
-imports TVM when first asked for; ``import target_hw.target`` registers the chips that we know,
-such as ``ascend/910b``.
+pipelines. The functions that make TVM targets of them, `register_chip`, `with_memory` and
+`with_machine`, import TVM when first asked for; ``import target_hw.target`` registers the chips
+that we know, such as ``ascend/910b``.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ _SEPARATE_CORES = (
 _GLOBAL_RATE = 44
 """Bytes a cycle of global memory: one of 20 cores' share of 1.6 TB/s at 1.8 GHz.
 
-Bandwidth: L2 tiling guide. Clock: perf samples. What hits the L2 cache is several times faster.
+Bandwidth: L2 tiling guide. Clock: perf samples. Accesses that hit the L2 cache are several times
+faster.
 """
 _GLOBAL_STARTUP = 64
 """Cycles: with them a 16 KiB reaches 85% of the rate, in line with the transfer guide."""

@@ -204,7 +204,7 @@ def read_feature(
     target: Any, name: str, what: str, missing: str, read: Callable[[object], Feature]
 ) -> Feature:
     """Read a feature of a target; errors name it, and say what is `missing` where it has none."""
-    # What a Target has is looked up by name, so that planners can do without TVM.
+    # Attributes of a Target are looked up by name, so that planners can do without TVM.
     features = getattr(target, "features", None)
     if features is None:
         raise TypeError(f"{what}: needs a tvm.target.Target, got {target!r}")

@@ -2,7 +2,7 @@
 """A microcontroller: its RAM as the local memory of one lane, its flash as global memory.
 
 Source of the sizes: STMicroelectronics, data sheet DS10916 of the STM32F745 and STM32F746, section
-"Embedded SRAM": 320 KiB of system memory (SRAM1 240, SRAM2 16, DTCM 64). What a core does in a
+"Embedded SRAM": 320 KiB of system memory (SRAM1 240, SRAM2 16, DTCM 64). The work of a core in a
 cycle is an estimate: one instruction of the Cortex-M7 does two multiply-adds of 16 bits, to which
 numbers of 8 bits are widened.
 """

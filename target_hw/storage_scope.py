@@ -28,7 +28,7 @@ _RANKS = (
 )
 _WARP = _RANKS.index("warp")
 
-# What all threads of a block, or of a warp, see; the rest are registers.
+# Scopes that all threads of a block, or of a warp, see; the rest are registers.
 _SHARED_BY_THREADS = ("global", "shared", "warp", "texture", "trn.sbuf", "trn.psum")
 
 # Tags that TVM itself gives a meaning to: memory whose allocations stay apart.

@@ -2,7 +2,8 @@
 """Names that users give to TVM: chips as targets, and pipelines.
 
 Pipelines are what ``tvm.tirx.build(mod, target, pipeline=...)`` takes, and ``tvm.compile(mod,
-target, relax_pipeline="tvm_ext")``. What makes them is imported when TVM first asks for one.
+target, relax_pipeline="tvm_ext")``. The code that makes them is imported when TVM first asks for
+one.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class Reordered:
     """`between` of `capture_relax`: puts operators in the order in which least memory is live."""
 
     options: GMEMOptions
-    orders: tuple[FunctionOrder, ...] = ()  # What it did to each function
+    orders: tuple[FunctionOrder, ...] = ()  # The new order of each function
 
     def __call__(self, written: IRModule) -> IRModule:
         """Return the module with its functions reordered, and note their orders."""
@@ -325,7 +325,7 @@ class _Running:
 
     def __init__(self) -> None:
         self.passes: list[tuple[str, IRModule]] = []
-        self.last = IRModule()  # What the pass that began last was given, of those for networks
+        self.last = IRModule()  # The input of the network pass that began last
 
     def run_before_pass(self, mod: IRModule, info: Any) -> None:
         self.passes.append((str(info.name), mod))

@@ -129,7 +129,7 @@ def _planned(
         merge = transform.PlanSharedMemory
 
     def storage_rewrite() -> Pass:
-        # Where a target has no arithmetic for float8, TVM makes wider elements of it: in front
+        # For a target without arithmetic for float8, TVM makes wider elements of it: in front
         # of the plan, which then knows how wide.
         legalize = tirx.transform.FP8ComputeLegalize()
         behind = transform.StorageRewrite(sound=True, shared_apart=shared_apart)

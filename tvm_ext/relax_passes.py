@@ -193,7 +193,7 @@ def relax_pipeline(
 
     def say_weights(mod: IRModule) -> None:
         if found := weight_tensors(mod):
-            with suppress(Exception):  # What fails here fails below too, and is raised there.
+            with suppress(Exception):  # A failure here is one below, too, and is raised there.
                 before, after = planned_bytes(mod), planned_bytes(as_built(mod))
                 peaks = f"a call takes {before:,} bytes with them, {after:,} without"
                 peaks += ", in the written order" if ours else ""

@@ -46,11 +46,12 @@ class WeightTensors(NamedTuple):
 def as_built(mod: IRModule) -> IRModule:
     """Return a module as it would be built: weights are there, and so is what is made of them.
 
-    A weight is a parameter after the first ``num_input`` of a Relax function. What depends on
-    weights alone is taken out of the function, and its results are parameters in their place. The
-    memory of a call is then the same as with the weights bound as constants, whose values need not
-    be known: TVM's `FoldConstant` takes the same tensors out. What would compute those parameters
-    is left out: the module is one to plan and to count. To build it, see `with_lifted_weights`.
+    A weight is a parameter after the first ``num_input`` of a Relax function. Bindings that depend
+    on weights alone are taken out of the function, and their results are parameters in their place.
+    The memory of a call is then the same as with the weights bound as constants, whose values need
+    not be known: TVM's `FoldConstant` takes the same tensors out. The code that would compute those
+    parameters is left out: the module is one to plan and to count. To build it, see
+    `with_lifted_weights`.
 
     Left alone are functions that others of the module call, as the callers give them the weights as
     they are; those without inputs, which transform weights; and operators outside of dataflow

@@ -210,7 +210,7 @@ def _serve(functions: Sequence[_Served]) -> Sequence[Way]:
             if best[at] is not function.right
         ]
         if not attempts:
-            break  # What is right of the stock pass's sharing takes more than that pass.
+            break  # The right part of the stock pass's sharing takes more than that pass.
         best = min(attempts, key=lambda attempt: _excess(attempt, stock))
     return _without_chance(functions, best, stock)
 

@@ -22,7 +22,7 @@ from passes.planning import Budget, solve
 from passes.relax import HOST, SCOPE, RelaxMemory, TensorGroup, read_relax_memory
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
-PASS = "GMEMAllocate"  # What users call the pass
+PASS = "GMEMAllocate"  # The name that users call the pass by
 ATTRIBUTE = "tvm_ext.gmem"  # The function attribute that holds the placement, as plain data
 
 LOGGER = logging.getLogger(f"tvm_ext.{PASS}")

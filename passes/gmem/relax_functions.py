@@ -39,12 +39,12 @@ from target_hw.memory import MemoryScope, round_up
 class FunctionPlan:
     """One Relax function with its placement."""
 
-    memory: RelaxMemory  # What was read: also which tensors are left to the runtime, and why
-    placement: Placement  # What is allocated at run time, for each group of `memory`
+    memory: RelaxMemory  # The tensors, also those left to the runtime, with the reason
+    placement: Placement  # The allocations at run time, for each group of `memory`
     layout: GMEMLayout  # The main group's as plain data, with the addresses
     form: Form  # Of the main group, and why
     copied: int = 0  # Bytes that the runtime copies in a call, since a tensor is at an offset
-    over: OverMemories | None = None  # What lies where, where the target has several memories
+    over: OverMemories | None = None  # The plan over several memories, if the target has them
 
     @property
     def problem(self) -> Problem:
@@ -160,7 +160,7 @@ def _planned_of(
 ) -> RelaxMemory:
     """Return a function in which what cannot be planned is left to the runtime."""
     if options.keeps_storages and callers[memory.name]:
-        # What is kept for one function is kept for all, so nothing of a caller may be in it.
+        # Storages kept for one function are kept for all, so nothing of a caller may be in them.
         reason = "its function is called by others, and storages are kept for all of them together"
         return memory.leaving((), reason)
     if memory.name in callers[memory.name] and not stock:

@@ -164,7 +164,7 @@ def _report(memories: Sequence[RelaxMemory]) -> None:
         names = sorted(open_sizes)
         every = ", ".join(place_of(open_sizes[name].func, name) for name in names)
         given = [name for name in names if name in open_sizes[name].variables]
-        # What the function computes has no name that its caller could bound.
+        # A size that the function computes has no name that its caller could bound.
         text = "function %r: the pool keeps what tensors take at each new size of %s"
         text += "; an upper bound, such as upper_bounds={%r: 512}, gives them one size"
         if not given:

@@ -30,11 +30,11 @@ class FunctionOrder:
     name: str
     func: rx.Function  # With that order; the given function where nothing moves
     operators: int  # Bindings of its dataflow blocks
-    reason: str = ""  # Why nothing moves, where nothing does
+    reason: str = ""  # The reason for which nothing moves, if nothing does
     given: int = 0  # Most bytes of the main memory that live at once, as written
     found: int = 0  # The same in the order that was taken
     bound: int = 0  # Bytes of the main memory that no order has less than, where it was searched
-    needs: str = ""  # Which binding needs as many bytes by itself, where one does
+    needs: str = ""  # The binding that needs as many bytes by itself, if one does
     moved: tuple[str, ...] = ()  # The fewest bindings without which the others are as written
 
     @property
@@ -89,7 +89,7 @@ class _Ordered:
     def is_below(self, other: _Ordered, lower: Kind) -> bool:
         """Return whether a plan takes less of one kind of memory, and more of none.
 
-        What lives at once is no more than a plan takes, and known without one.
+        The bytes live at once are no more than a plan takes, and known without one.
         """
         return self.live.keys() == other.live.keys() and all(
             self.planned(kind) + (kind == lower) <= other.live[kind]

@@ -30,9 +30,9 @@ def OrderForMemory(  # noqa: N802
 ) -> Pass:
     """Reorder the bindings of dataflow blocks so that the least memory is live at once.
 
-    It stands after legalization and fusion, before `LayerGroup` and the passes that lower
-    dataflow blocks. Bindings move within their block only. What has effects, or may depend on them,
-    keeps its order, and so does what touches memory that is overwritten in place.
+    It stands after legalization and fusion, before `LayerGroup` and the passes that lower dataflow
+    blocks. Bindings move within their block only. Operators that have effects, or may depend on
+    them, keep their order, and so do those that touch memory that is overwritten in place.
 
     Live bytes are read as `GMEMAllocate` reads them. The order of the lowest peak is taken where
     the plan of its tensors is lower than that of the written order, and no other memory (of other

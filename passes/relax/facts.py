@@ -113,7 +113,7 @@ class RelaxMemory:
 
     name: str  # Its global name
     mod: IRModule  # Its module
-    func: rx.Function  # What was read
+    func: rx.Function  # The function that was read
     groups: tuple[TensorGroup, ...]  # The main one first, also where it is empty
     left: tuple[LeftToRuntime, ...]  # In program order
     weights: tuple[Weight, ...]  # Parameters first, then constants
@@ -125,7 +125,7 @@ class RelaxMemory:
     hands_on: tuple[str, ...]  # Those of them that it hands on as values, sorted
     calls_unknown: bool  # Whether it calls something that may call any function that was handed on
     allocates: bool  # Whether it allocates memory of its own, which stays as it is
-    allocations: int  # How many ``R.builtin.alloc_tensor`` it has, planned or not
+    allocations: int  # Number of its ``R.builtin.alloc_tensor``, planned or not
     # The results of operators that have yet to be lowered; they stand in `left` too.
     unlowered: tuple[LeftToRuntime, ...]
     keeps_storages: bool  # Whether storages of constant size are kept from call to call

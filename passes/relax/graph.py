@@ -48,7 +48,7 @@ from target_hw.memory import MemoryScope
 NUM_INPUT = "num_input"
 """The function attribute that says how many parameters come before the weights."""
 
-_PASSED = "passed to "  # How a reason begins why something unknown may keep a tensor
+_PASSED = "passed to "  # The beginning of a reason: something unknown may keep the tensor
 
 
 def read_relax_memory(
@@ -84,7 +84,7 @@ class _Reader:
         host: int | None,
     ) -> None:
         self._host = host
-        # What is called, the variable that it is bound to, and the tensors of each argument.
+        # The callee, the variable that the call is bound to, and the tensors of each argument.
         self._given: list[tuple[Any, Any, list[tuple[AllocatedTensor, ...]]]] = []
         self._mod = mod
         self._name = str(variable.name_hint)
@@ -254,7 +254,7 @@ class _Reader:
             return self._sequence(expr)
         elif isinstance(expr, rx.Function):
             self._local_function(expr)
-        # What is left has no tensor in it: shapes, numbers, strings, names of functions.
+        # All others have no tensor in them: shapes, numbers, strings, names of functions.
         return NO_TENSORS
 
     def _variable(self, variable: Any) -> TensorValue:
@@ -281,7 +281,7 @@ class _Reader:
             self._path.append((position, taken))
             results.append(self._sequence(branch))
             self._uncaptured(results[-1], "it is the value of a branch")
-            # What reads it reads the other branch's value too, wherever that is.
+            # Its readers read the other branch's value too, wherever that is.
             results[-1].read_from_start()
             self._path.pop()
             sides.append((start, len(self._bindings)))

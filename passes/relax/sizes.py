@@ -38,7 +38,7 @@ class Size:
     count: int  # Bytes; of dimensions with an upper bound, the most that they can be
     # Symbolic dimensions without an upper bound; empty where the bytes are a constant.
     factors: tuple[Any, ...] = ()
-    bounds: tuple[Bound, ...] = ()  # What `count` rests on
+    bounds: tuple[Bound, ...] = ()  # The bounds that `count` rests on
 
 
 class Sizes:

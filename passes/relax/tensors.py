@@ -14,9 +14,9 @@ from passes.relax import rx
 from passes.relax.facts import HOST, MAIN_DEVICE, SCOPE, Branches, BufferBindings, Path, TensorGroup
 from passes.relax.sizes import Size, Sizes, UnknownSizeError, product
 
-RETURNED = "returned"  # Why a tensor that the function returns is left to the runtime
-NO_BYTES = "it has no bytes"  # Why an empty tensor is left to the runtime
-UNUSED = "nothing uses it"  # Why a tensor that nothing reads or writes is left to the runtime
+RETURNED = "returned"  # The reason to leave a returned tensor to the runtime
+NO_BYTES = "it has no bytes"  # The reason to leave an empty tensor to the runtime
+UNUSED = "nothing uses it"  # The reason to leave an unused tensor to the runtime
 EXPECTED = (RETURNED, UNUSED, NO_BYTES)  # The reasons that are as they should be, in any order
 
 _TEXTURE = "texture"  # Part of the names of scopes whose memory is not flat
@@ -30,7 +30,7 @@ class AllocatedTensor:
     """One ``R.builtin.alloc_tensor``."""
 
     name: str  # That of the binding
-    variable: Any  # What it is bound to
+    variable: Any  # The variable that it is bound to
     path: Path  # The branches that it stands in
     position: int  # That of the binding
     size: Size | None = None  # None where its shape is known at run time only
@@ -41,7 +41,7 @@ class AllocatedTensor:
     is_dynamic: bool = False  # Whether its shape has symbolic dimensions
     is_hosts: bool = False  # Whether it is said to be on the host, which is one of the devices
     live: tuple[LiveRange, ...] = ()
-    left: str | None = None  # Why it is left to the runtime; None where it is planned
+    left: str | None = None  # The reason to leave it to the runtime; None if it is planned
     buffer: str = ""  # The buffer that stands for it; empty where its bytes are not known
     from_start: bool = False  # Whether something other than a kernel reads it
     touched: bool = False  # Whether anything has read or written it so far

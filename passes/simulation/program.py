@@ -39,8 +39,8 @@ class Loop(Generic[Part]):
     """A body that runs `extent` times in a row."""
 
     number: int  # The loop's number in `PipelineUse.loop`
-    extent: int  # How many iterations there are
-    body: tuple[Part, ...]  # What one iteration does
+    extent: int  # Number of iterations
+    body: tuple[Part, ...]  # The statements of one iteration
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class TimedStatement:
     index: int  # Its place among the program's statements
     name: str
     pipe: str  # The row of the timeline that it is on
-    cycles: int  # How long it takes, at least one
+    cycles: int  # Its duration, at least one
     # Buffers without bytes are left out.
     reads: tuple[Operand, ...]
     writes: tuple[Operand, ...]

@@ -40,7 +40,7 @@ class Cause(Enum):
 class Stall:
     """Cycles that a pipe is idle because one statement waits for another, in all."""
 
-    # What is waited for. A wait that is held by several causes counts for `DATA` until the data are
+    # A wait that is held by several causes counts for `DATA` until the data are
     # there, then for `SLOT`, and only what is left for `REUSE`.
     cause: Cause
     pipe: str  # The pipe that is idle
@@ -68,7 +68,7 @@ class Run:
 
     statement: str  # Its name
     index: int  # Its place among the program's statements, from 0
-    pipe: str  # Where it ran
+    pipe: str  # The pipe that it ran on
     # In cycles, half-open.
     begin: int
     end: int
@@ -76,7 +76,7 @@ class Run:
     # The buffers that it read and wrote, and the slot of each.
     reads: tuple[tuple[str, int], ...]
     writes: tuple[tuple[str, int], ...]
-    # What the pipe was idle for just before, in this order, and for how many cycles.
+    # The causes of the pipe's idle time just before, in this order, with their cycles.
     waits: tuple[tuple[Cause, int], ...] = ()
 
 
@@ -87,7 +87,7 @@ class Simulation:
     makespan: int  # Cycles from the start of the first statement to the end of the last
     pipes: tuple[PipeTime, ...]  # In the machine's order; those that have something to do
     stalls: tuple[Stall, ...]  # The longest first
-    runs: int  # How many statements ran, each as often as it did
+    runs: int  # Number of statements that ran, repetitions counted
     timeline: tuple[Run, ...]  # The first of them, in program order
 
     def idle(self, pipe: str) -> int:
@@ -280,9 +280,9 @@ class _State:
         """Return all that decides how the rest of a loop runs, relative to the time.
 
         Two ends of iterations with equal signatures are followed by the same runs, each group of
-        pipes as much later as its pipes are. What was used before the loop is not waited for any
-        more: as many iterations as there are turns lie before the first of the two ends, and
-        they come by all cells.
+        pipes as much later as its pipes are. Uses before the loop are not waited for any more: as
+        many iterations as there are turns lie before the first of the two ends, and they come by
+        all cells.
         """
         base = {p: max(self.free[q] for q in group) for group in loop.groups for p in group}
         parts: list[object] = [iteration % loop.turns]

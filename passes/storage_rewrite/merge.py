@@ -136,7 +136,7 @@ class StorageRewriter:
                 # A statement that stands in two places may give its buffer two entries.
                 if plan.entry_of[index] is entry and access.alloc_keys[index] != key:
                     self._alias_owner[access.alloc_keys[index]] = owner
-        # What is used and has no entry stays where it is. The original drops memory that nothing
+        # A used buffer without an entry stays where it is. The original drops memory that nothing
         # but a computed pointer reaches.
         self._staying: set[int] = set()
         if len(plan.entry_of) < len(access.allocs):

@@ -178,8 +178,8 @@ def _staying(
     An address that the program asks for does not survive sharing or packing, and the loop around
     the allocation is that whose iterations take turns with several. A size that is not constant may
     rest on what has its value only there, and memory that is packed needs one that is. Of a
-    parallel region the sequence knows nothing. What pointers with names reach TVM may compile
-    wrongly where the rounds of a loop have it in common: see `names_with_pointers`.
+    parallel region the sequence knows nothing. Memory that pointers with names reach may be
+    compiled wrongly by TVM where the rounds of a loop have it in common: see `names_with_pointers`.
     """
     known, pointed = variables_of_params(func), names_with_pointers(func.body)
     owners = {None, *(entry.key for entry in access.sequence)}
@@ -238,8 +238,8 @@ def _by_position(
 ) -> list[StmtEntry]:
     """Tell statements apart by where they stand: one object may stand in several places.
 
-    What stays where it is allocated is touched by none of them. `carried` has the allocations that
-    carry a value through a loop, by its handle: all of the loop touches them.
+    Memory that stays where it is allocated is touched by none of them. `carried` has the
+    allocations that carry a value through a loop, by its handle: all of the loop touches them.
     """
     found = []
     for position, entry in enumerate(sequence):

@@ -186,8 +186,8 @@ def naming(path: Path | str) -> Iterator[None]:
 def check_writable(read: str, *written: Path | str | None) -> None:
     """Refuse, before the work, a file that cannot be written, or is what is read: ValueError.
 
-    What is read may be a workload, a file, ``FILE.py:NAME`` or a folder, but no empty name: as a
-    path, that would be the folder that the command runs in.
+    A program may be a workload, a file, ``FILE.py:NAME`` or a folder, but no empty name: as a path,
+    that would be the folder that the command runs in.
     """
     if not read:
         raise ValueError("the name of what is to be read is empty")

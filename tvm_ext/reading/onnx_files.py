@@ -143,7 +143,7 @@ def _fix_inputs(model: Any, sizes: InputSizes) -> None:
         for at, old in enumerate(known.get(given.name, ())):
             if old in values:
                 given.type.tensor_type.shape.dim[at].dim_value = values[old]
-    if sizes:  # What the file says of results may be of other sizes.
+    if sizes:  # Shapes of results in the file may be of other sizes.
         del model.graph.value_info[:]
         for result in model.graph.output:
             for size in result.type.tensor_type.shape.dim:

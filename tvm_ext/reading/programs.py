@@ -69,11 +69,11 @@ ASCEND = "ascend:"
 class Program:
     """A program to plan, and the target that it was lowered for."""
 
-    name: str  # What the user called it
+    name: str  # The user's name for it
     functions: Mapping[str, PrimFunc]  # By name, as they stand before ``StorageRewrite``
     relax: IRModule | None = None  # The program before operators are fused, if that is Relax
-    target: Target | None = None  # What it was lowered for, if it was
-    assumed: str = ""  # What was assumed because the user did not say it; empty if nothing
+    target: Target | None = None  # The target that it was lowered for, if it was
+    assumed: str = ""  # An assumption in the place of an option that was not given; empty if none
     # The Relax module as it was given, where its calls compute tensors from weights alone
     given: IRModule | None = None
 

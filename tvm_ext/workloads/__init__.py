@@ -63,7 +63,7 @@ NETWORK_TARGETS = ("llvm", "cuda")
 def model(name: str) -> IRModule:
     """Read the Relax module of a network, whose one function is ``main``; ValueError if none.
 
-    What depends on weights alone is a weight (`tvm_ext.weights.as_built`).
+    A result of weights alone is a weight (`tvm_ext.weights.as_built`).
     """
     if name not in NETWORKS:
         raise ValueError(f"unknown network {name!r}; the networks are {', '.join(NETWORKS)}")

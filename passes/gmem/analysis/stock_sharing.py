@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors that share a storage under TVM's own plan, `StaticPlanBlockMemory`.
 
-Whether that sharing is right is judged by our live ranges: the pass has faults with branches and
-with packed functions (apache/tvm 20191).
+Our live ranges judge that sharing: the pass has faults with branches and with packed functions
+(apache/tvm 20191).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Region:
 
     start: int  # Address of the first byte
     size: int  # Bytes
-    tensors: tuple[PlacedTensor, ...] = ()  # What is in it
+    tensors: tuple[PlacedTensor, ...] = ()  # The tensors in it
 
     @property
     def end(self) -> int:
@@ -68,7 +68,7 @@ def region_of(problem: Problem, pieces: Sequence[Piece], start: int) -> Region:
 class GMEMLayout:
     """Addresses of the weights and the activations of one function."""
 
-    planner: str  # Who placed the activations
+    planner: str  # The planner that placed the activations
     # Bytes that the addresses of weights, and the starts of the regions, are multiples of.
     alignment: int
     # The coefficient region: that of the whole module, with this function's weights.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Order that the bindings of a dataflow block must keep.
 
-What a binding uses runs before it: the values that it names, and the symbolic dimensions that a
+A binding runs after all that it uses: the values that it names, and the symbolic dimensions that a
 ``match_cast`` gives values to. Beyond that, in the order in which they are written run
 
 - everything on either side of a call that is not pure;

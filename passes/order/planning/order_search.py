@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of operators in which the least memory is live: beam search that grows into a proof.
 
-A state of the search is the set of operators that have run. What lives in it is known from the set
-alone, and as a function of the set it is submodular: an operator adds to a larger set no more than
-to a smaller one. So where some operators run within the limit and leave no more bytes live than
-there were, and fewer nowhere on the way, they may run at once, and nothing else has to be tried
-(`_children` says how far this is looked for).
+A state of the search is the set of operators that have run. The bytes live after it are known from
+the set alone, and as a function of the set it is submodular: an operator adds to a larger set no
+more than to a smaller one. So where some operators run within the limit and leave no more bytes
+live than there were, and fewer nowhere on the way, they may run at once, and nothing else has to be
+tried (`_children` says how far this is looked for).
 
 The search asks for an order below a limit, by the number of operators that have run, and keeps the
 states of least live bytes of each number. It lowers the limit with each order that it finds, and
@@ -34,7 +34,7 @@ from passes.order.planning.operator_graph import (
 from passes.planning import Budget, BudgetTracker
 
 FIRST_WIDTH = 1  # States of one number of operators that the search keeps at first
-GROWTH = 8  # How many times as many it keeps next
+GROWTH = 8  # The factor by which it keeps more next
 WINDOW = 128  # Operators of a long order that are reordered at a time
 LEAST_NODES, MOST_NODES, NODES_OPERATORS = 60_000, 500_000, 14_000_000
 """Steps that a search may try by default: about a second. A step takes longer where there are more
@@ -125,7 +125,7 @@ class _Prefix:
     live: int  # Bytes
     ready: tuple[int, ...]  # The operators that may be next, sorted
     ran: tuple[int, ...] = ()  # The last ones, in their order
-    behind: _Prefix | None = None  # What was before those
+    parent: _Prefix | None = None  # The prefix that these operators follow
 
 
 def _order_within(
@@ -168,7 +168,7 @@ def _order_of(state: _Prefix | None) -> tuple[int, ...]:
     steps = []
     while state is not None:
         steps.append(state.ran)
-        state = state.behind
+        state = state.parent
     return tuple(operator for ran in reversed(steps) for operator in ran)
 
 
@@ -240,5 +240,5 @@ def _after(
         live,
         tuple(ready),
         (*state.ran, *ran) if extends else tuple(ran),
-        state.behind if extends else state,
+        state.parent if extends else state,
     )

@@ -26,7 +26,7 @@ def liveness_analysis(sequence: list[StmtEntry]) -> dict[int, EventEntry]:
     for position, entry in enumerate(sequence):
         offset = entry.scope_pair_offset
         if offset >= 0:
-            # What a statement with a body touched stands in its second half.
+            # The second half of a statement with a body has all that the body touched.
             for index in sequence[position + offset].touched:
                 if index not in seen:
                     seen.add(index)

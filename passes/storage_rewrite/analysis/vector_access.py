@@ -33,7 +33,7 @@ class Retype:
 
     var: tir.Var  # The buffer or pointer that declares the memory
     element: Any  # Its new element type
-    factor: int  # How many of the old elements make a new one
+    factor: int  # Old elements in a new one
 
     @property
     def changes_lanes_only(self) -> bool:

@@ -38,8 +38,9 @@ class PlanMemory:
 
     `can_be_inplace` is asked when the memory of `src` could pass to `dst` within one statement, if
     `detect_inplace`. Without `enable_reuse` memory is shared in place only. With `exact_dtype` only
-    allocations of the same scalar type share (Vulkan, WebGPU). What is in `keep_apart` shares with
-    none; where that is not None, the others share only with the same element type, lanes included.
+    allocations of the same scalar type share (Vulkan, WebGPU). Allocations in `keep_apart` share
+    with no other; where that is not None, the others share only with the same element type, lanes
+    included.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ def memory_planning_pass(
 ) -> Any:
     """Return a ``MemoryPlanningPass`` of ExecuTorch that asks one of our planners for offsets.
 
-    It stands in the place of ``MemoryPlanningPass()`` in ``ExecutorchBackendConfig``. What custom
-    passes chose, and options, are treated as ExecuTorch's own ``greedy`` treats them. Raises
+    It stands in the place of ``MemoryPlanningPass()`` in ``ExecutorchBackendConfig``. Choices of
+    custom passes, and options, are treated as ExecuTorch's own ``greedy`` treats them. Raises
     ImportError without ExecuTorch, and ValueError for options that contradict one another.
 
     Parameters

@@ -146,7 +146,7 @@ class _Method:
                 touched.setdefault(value, []).append(position)
             written.update((value, position) for value in self.leaves(step.results))
         lives = {v: (at[0], at[-1]) for v, at in touched.items() if v in self.tensors}
-        # What has a state that the file initialises lives all the time.
+        # A tensor whose state the file initialises lives all the time.
         states = {value for value, tensor in self.tensors.items() if tensor.data_buffer_idx}
         lives |= dict.fromkeys(states, (0, self.end))
         for value in sorted(lives, key=lambda v: (lives[v], v)):
@@ -225,7 +225,7 @@ def _read_step(instruction: Any, operators: Sequence[Any]) -> _Step:
         operator, args = operators[instruction.op_index], instruction.args
         name = f"{operator.name.split('::')[-1]}.{operator.overload}".rstrip(".")
         return _Step(name, args, args[-1:])
-    if kind == "Delegate":  # Which of its arguments it writes is not said: it may be each.
+    if kind == "Delegate":  # The file does not say which arguments it writes: it may be each.
         return _Step(kind, instruction.args, instruction.args)
     if kind == "Move":
         return _Step(kind, (instruction.move_from, instruction.move_to), (instruction.move_to,))

@@ -197,7 +197,7 @@ class Proof:
 
     after: Usage
     runs: int  # On random inputs, with equal bits each
-    remark: str = ""  # Why it was not run
+    remark: str = ""  # The reason for which it was not run
 
 
 def prove(found: Fit, choice: Fitting, written: bytes) -> Proof | None:

@@ -36,7 +36,7 @@ class Usage:
     """Bytes of an arena as TensorFlow Lite Micro reports them."""
 
     head: int  # Tensors and scratch memory
-    tail: int  # What is kept for good: structures, quantisation, variables
+    tail: int  # Bytes that are kept for good: structures, quantisation, variables
 
     @property
     def total(self) -> int:

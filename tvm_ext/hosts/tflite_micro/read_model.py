@@ -82,7 +82,7 @@ class Model:
     content: bytes
     subgraphs: tuple[Subgraph, ...]
     plan: tuple[int, ...] | None  # The file's own: an offset in bytes for each tensor
-    operator_vectors: tuple[int, ...]  # Where each subgraph's list of operators begins in the file
+    operator_vectors: tuple[int, ...]  # The lists of operators in the file
 
     @property
     def tensors(self) -> tuple[TfliteTensor, ...]:

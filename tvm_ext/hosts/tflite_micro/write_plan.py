@@ -97,7 +97,7 @@ class _Front:
     def __init__(self, model: Model, root: FlatTable) -> None:
         self.model, self.root = model, root
         self.bytes = bytearray()
-        self.old: list[tuple[int, int]] = []  # Where an offset stands, and what it leads to
+        self.old: list[tuple[int, int]] = []  # Places of offsets, and their targets
         if root.fields() > len(ModelField):
             raise ValueError(
                 f"{model.name}: its table Model has fields that this writer cannot keep"

@@ -42,7 +42,7 @@ class AscendKernel:
     # those share too, with buffers that are not live at the same time; or more is live at one time
     # than there is memory.
     size: Size = "fits"
-    parameters: Parameters = field(default_factory=dict)  # What the size stands for
+    parameters: Parameters = field(default_factory=dict)  # The parameters of the size
 
     @cached_property
     def mod(self) -> IRModule:
