@@ -220,7 +220,7 @@ class _ProblemReader:
             return f"its size is {size} bytes"
         is_near = alloc.scope.is_register_like and not described
         if options.scopes is None and not alloc.scope.tag and (size <= _REGISTER_BYTES or is_near):
-            return "it is kept in registers"
+            return "TVM keeps small and thread-local buffers in registers"
         if not addresses and options.callers.again:
             return "its function may be called again while it runs"
         if not addresses and options.callers.at_once and alloc.scope.is_shared_by_threads:

@@ -253,6 +253,7 @@ def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
         for attached in found.problems
         for buffer, allocation in attached.allocations.items()
     }
+    sizes = {b.name: b.size for attached in found.problems for b in attached.problem.buffers}
     pieces: list[StockAllocation] = []
     for entry in plan_storage(func, access).entries:
         if entry.parent is None:
@@ -262,6 +263,8 @@ def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
                 for index in part.allocs
                 if (handle := access.alloc_stmts[index].buffer.__chandle__()) in names
             }
-            nbits = entry.packed_nbits or entry.const_nbits
-            pieces.append((nbits // 8, offsets))
+            nbytes = (entry.packed_nbits or entry.const_nbits) // 8
+            if not nbytes:  # Of a symbolic size, which the problem has at its upper bound
+                nbytes = max((at + sizes[buffer] for buffer, at in offsets.items()), default=0)
+            pieces.append((nbytes, offsets))
     return partial(stock_plan, pieces=pieces, stock_pass="StorageRewrite", function=name)
