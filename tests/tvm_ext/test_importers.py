@@ -322,6 +322,18 @@ def test_what_tvm_does_not_read_of_a_program_is_said_with_its_operator_or_input(
             read_program(path)
 
 
+def test_operators_that_tvm_does_not_know_are_named_in_their_order(torch, tmp_path):
+    class Found(torch.nn.Module):
+        def forward(self, x):
+            return torch.nonzero(x), torch.amax(torch.nonzero(x), 1), torch.erfinv(x)
+
+    path = tmp_path / "network.pt2"
+    torch.export.save(torch.export.export(Found(), (torch.zeros(3, 3),)), path)
+    message = "does not know the operators 'nonzero.default', 'amax.default', 'erfinv.default'"
+    with pytest.raises(ValueError, match=message):
+        read_program(path)
+
+
 def test_an_operator_that_is_not_registered_here_is_named(torch, tmp_path):
     library = torch.library.Library("tvm_ext_tests", "FRAGMENT")
     library.define("doubled(Tensor x) -> Tensor")

@@ -114,7 +114,12 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
                 _check_indexed(node, value)
         return result
 
-    with _lock, mock.patch.object(ExportedProgramImporter, "_translate_fx_graph", noting):
+    patched = mock.patch.multiple(
+        ExportedProgramImporter,
+        _translate_fx_graph=noting,
+        _check_unsupported_func_type=_check_operators,
+    )
+    with _lock, patched:
         mod = frontend.from_exported_program(program, **options)
     specs = program.graph_signature.input_specs
     targets = {spec.arg.name: spec.target for spec in specs if spec.target is not None}
@@ -140,6 +145,19 @@ def _module_of(node: Any) -> str:
 def _path_of(node: Any) -> str:
     """Return the path of an fx node that calls a function, with that function's name."""
     return f"{_module_of(node)}.{node.target.__name__}".lstrip(".")
+
+
+def _check_operators(importer: Any, nodes: Any) -> None:
+    """Raise ValueError for operators that TVM's importer does not know, by their first calls."""
+    unknown: dict[str, str] = {}
+    for node in nodes:
+        name = node.target.__name__ if node.op == "call_function" else None
+        if name is not None and name not in importer.convert_map:
+            unknown.setdefault(name, repr(_path_of(node)))
+    if unknown:
+        raise ValueError(
+            f"TVM's importer does not know the operators {', '.join(unknown.values())}"
+        )
 
 
 def _check_indexed(node: Any, value: rx.Var) -> None:
