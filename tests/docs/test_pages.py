@@ -78,6 +78,24 @@ def test_every_file_that_is_named_is_there(page):
 # ------------------------------------------------------------------------------------- Python
 
 
+def save_network(path: Path) -> None:
+    """Save a network such as a reader may bring: of any batch, with a recurrent layer."""
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.mix = torch.nn.Embedding(50, 8), torch.nn.LSTM(8, 8, batch_first=True)
+            self.head = torch.nn.Linear(8, 4)
+
+        def forward(self, tokens):
+            return self.head(self.mix(self.words(tokens))[0][:, -1])
+
+    sizes = {"tokens": {0: torch.export.Dim("batch", max=16)}}
+    example = (torch.ones(2, 6, dtype=torch.int64),)
+    torch.export.save(torch.export.export(Network(), example, dynamic_shapes=sizes), path)
+
+
 @pytest.mark.parametrize("page", named([p for p in PAGES if p.name not in (FRAGMENTS, ELSEWHERE)]))
 def test_python_runs_from_the_top_of_a_page_down(page, tmp_path, monkeypatch):
     if page.name == HOSTS:
@@ -85,6 +103,8 @@ def test_python_runs_from_the_top_of_a_page_down(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(page.parent))
     monkeypatch.delitem(sys.modules, "own_planner", raising=False)  # it registers when imported
     monkeypatch.chdir(tmp_path)
+    if page.name == "README.md" and find_spec("torch") is not None:
+        save_network(tmp_path / "net.pt2")
     page_module = ModuleType("a_page")
     monkeypatch.setitem(sys.modules, "a_page", page_module)
     for at, block in enumerate(blocks(page, "python")):
