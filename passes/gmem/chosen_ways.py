@@ -46,7 +46,7 @@ class _Served:
     """A function that runs in turns with others."""
 
     memory: RelaxMemory
-    stock: Way  # What the stock pass writes; where that is wrong, what is right of it
+    stock: Way  # The stock pass's plan, or the right part of a wrong one
     most_stored: int  # Bytes; what a packed function may keep counts by itself
     right: Way  # As far as it is right; always open
     ways: tuple[Way, ...]  # The open ones

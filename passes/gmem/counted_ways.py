@@ -72,9 +72,9 @@ class Way:
     """A placement of one function, and what the pool takes for it."""
 
     placement: Placement
-    known: Sequence[PoolAllocation]  # What it allocates of constant sizes
+    known: Sequence[PoolAllocation]  # Its allocations of constant sizes
     unknown: Sequence[PoolAllocation]  # And of sizes that only the running program knows
-    paths: Sequence[Sequence[LiveRange]]  # What is skipped on each path
+    paths: Sequence[Sequence[LiveRange]]  # The live ranges that each path skips
     values: Sequence[Sequence[int]]  # Of units, at each of the sizes that are tried
 
     @cached_property

@@ -40,7 +40,6 @@ TABLES = (
     ("docs/savings.md", "| network | what it is", "saved.py"),
     ("docs/ascend.md", "| Kernel | Size", "ascend.py --tiles 17"),
     ("docs/ascend.md", "| Queries | Keys", "what_fits.py --attention"),
-    ("docs/gmem.md", "| network | stock", "gpu_networks.py"),
     ("docs/gmem.md", "| network | captured", "gpu_networks.py"),
     ("docs/gmem.md", "| model | pool", "gpu_networks.py --server"),
     ("docs/layer_group.md", "| network | one core", "layer_group.py --only cores"),
@@ -55,7 +54,7 @@ def test_a_command_prints_what_stands_in_a_table(page, begin, command):
     table = (ROOT / page).read_text(encoding="utf-8").split(begin)[1].partition("\n\n")[0]
     words = [sys.executable, *f"benchmarks/{command}".split()]
     printed = subprocess.run(words, check=True, capture_output=True, text=True, cwd=ROOT).stdout
-    # Numbers of three digits or more, which seconds do not have, behind the names of the rows.
+    # Numbers of three digits or more, which seconds do not have, after the names of the rows.
     numbers = re.compile(r"\d[\d,.]*\d[\d,.]*\d")
     said = numbers.findall(re.sub(r"^\|[^|]*\|", "", table, flags=re.M))
     assert len(said) > 10
