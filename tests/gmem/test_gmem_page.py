@@ -32,14 +32,32 @@ def table(marker: str) -> list[list[str]]:
     return rows[2:end]
 
 
+SMALL_NET = """
+stem; image; a; 32; new; 0; a
+conv1; a; b; 32; new; 32; a, b
+conv2; b; c; 32; new; 64; a, c
+add; a, c; d; 32; reuse b; 32; d
+pool; d; e; 8; reuse a; 0; e
+rows; e; f; 8; a name of e; 0; e
+gate; f; g; 8; reuse b; 32; e, g
+scale; f, g; h; 8; reuse c; 64; h
+image; h; i; 8; a name of h; 64; h
+up; i; j; 64; new; 96; j
+"""
+"""The tutorial's network: operator; reads; result; KiB; decision; offset; held afterwards."""
+
 NAME_OF = "a name of "
-"""How the table says that a result has no memory of its own."""
+"""How the example says that a result has no memory of its own."""
+
+
+def steps() -> list[list[str]]:
+    return [line.split("; ") for line in SMALL_NET.strip().splitlines()]
 
 
 def example() -> Graph:
-    """Read the worked example off its table; the last operator, which is not in it, reads `j`."""
+    """Make the worked example; the last operator, which is not in it, reads `j`."""
     ops = []
-    for name, reads, result, size, decision, *_ in table("example: small_net"):
+    for name, reads, result, size, decision, *_ in steps():
         kind = "reshape" if NAME_OF in decision else "op"
         operands = () if reads == "image" else tuple(reads.split(", "))
         ops.append(Op(name, kind, operands, (Value(result, int(size) * KIB),)))
@@ -49,14 +67,14 @@ def example() -> Graph:
 def test_the_worked_example_is_what_the_strategy_does():
     graph = example()
     strategy = NaiveTable(graph, 0, 4 * KIB, by_value=False).run()
-    rows = table("example: small_net")
+    rows = steps()
     for row, step in zip(rows, strategy.steps, strict=True):
         _, _, result, _, decision, offset, held = row
         name, how, source, holds, _ = step
         how = "a name of" if how == "share" else how
         assert (result, decision) == (name, f"{how} {source or ''}".strip())
         assert int(offset) * KIB == strategy.address[name]
-        # The page names memory by its first name.
+        # The example names memory by its first name.
         assert held.replace("i", "h") == ", ".join(dict.fromkeys(graph.root[one] for one in holds))
     assert len(rows) == 10
     problem = problem_of(graph, MemoryScope("global", alignment=4 * KIB))
