@@ -10,6 +10,7 @@ PREFIX = "relax."
 
 TAKE = "relax.take"
 INDEX_TENSOR = "relax.index_tensor"
+FULL = ("relax.full", "relax.full_like")
 
 CALL_TIR = "relax.call_tir"
 CALL_TIR_DYN = "relax.vm.call_tir_dyn"
