@@ -7,15 +7,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from tvm import relax
-from tvm.ir import GenericConst
-from tvm_ffi import structural_map
 
-from passes.ir import IRModule
+from passes.ir import POSTORDER, IRModule, structural_map
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import FULL
-from passes.relax import functions_in_order
+from passes.relax import functions_in_order, rx
 
 
 def with_infinite_fills(mod: IRModule) -> IRModule:
@@ -25,17 +24,14 @@ def with_infinite_fills(mod: IRModule) -> IRModule:
     """
     result = mod.clone()
     for variable, func in functions_in_order(mod):
-        result.update_func(variable, structural_map(func, [(relax.Call, _mended)]))
-    return relax.transform.Normalize()(result)
+        result.update_func(variable, structural_map(func, [(rx.Call, _mended)], POSTORDER))
+    return rx.Normalize()(result)
 
 
-def _mended(call: relax.Call) -> relax.Call:
-    if operator_name(call.op) not in FULL or not isinstance(call.args[1], GenericConst):
+def _mended(call: rx.Call) -> Any:
+    if operator_name(call.op) not in FULL or not isinstance(call.args[1], rx.Constant):
         return call
     shape, fill = getattr(call.ty, "shape", None), call.args[1].value.numpy()
-    if fill.size != 1 or not isinstance(shape, relax.ShapeExpr):
+    if fill.size != 1 or not isinstance(shape, rx.ShapeExpr) or math.isfinite(fill.item()):
         return call
-    value = float(fill.item())
-    if math.isfinite(value):
-        return call
-    return relax.op.broadcast_to(relax.const(value, str(call.ty.dtype)), shape)
+    return relax.op.broadcast_to(relax.const(fill.item(), str(call.ty.dtype)), shape)
