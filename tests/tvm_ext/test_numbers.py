@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import pytest
@@ -10,6 +11,7 @@ import tvm
 from program_text import program_source
 
 import tvm_ext
+from passes.planning import solve
 from tvm_ext.__main__ import main
 
 KERNELS = "from tvm.script import tirx as T\n" + "".join(
@@ -90,3 +92,36 @@ class Module:
     (tensors, kernels), (of_fixed, kernels_of_fixed) = map(taken, (bounded, fixed))
     assert tensors == of_fixed
     assert max(kernels) == max(kernels_of_fixed)
+
+
+def test_equal_kernels_are_planned_once(monkeypatch):
+    """An unrolled network calls the same kernel at each step, under another name."""
+
+    def kernel(name: str, rows: int) -> str:
+        return f"""
+    @T.prim_func(s_tir=True)
+    def {name}(a: T.Buffer(({rows},), "float32"), o: T.Buffer(({rows},), "float32")):
+        x = T.alloc_buffer(({rows},), "float32")
+        for i in range({rows}):
+            x[i] = a[i]
+        for i in range({rows}):
+            o[i] = x[{rows - 1} - i]
+"""
+
+    kernels = kernel("one", 64) + kernel("two", 64) + kernel("other", 96)
+    mod = tvm.script.from_source(f"@I.ir_module\nclass Module:\n{kernels}")
+    asked: list[int] = []
+    module = importlib.import_module("tvm_ext.report.readers.statement_memories")
+
+    def counting(problem, planner, budget=None):
+        asked.append(sum(buffer.size for buffer in problem.buffers))
+        return solve(problem, planner, budget)
+
+    monkeypatch.setattr(module, "solve", counting)
+    report = tvm_ext.compare(mod, "best")
+    assert sorted(asked) == [256, 384]
+    assert {one.owner: one.plan_of("best").plan.peak for one in report.memories} == {
+        "one": 256,
+        "two": 256,
+        "other": 384,
+    }

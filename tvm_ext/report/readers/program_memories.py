@@ -24,7 +24,7 @@ from tvm_ext.report.readers.groups import DEFAULT_CHIP, groups
 from tvm_ext.report.readers.orders import orders
 from tvm_ext.report.readers.rewrites import rewrites
 from tvm_ext.report.readers.shared_memory import kernel_memories, shared_memory
-from tvm_ext.report.readers.statement_memories import statements
+from tvm_ext.report.readers.statement_memories import Solved, statements
 from tvm_ext.report.readers.tensor_memories import network, read_network
 from tvm_ext.report.report import Finding
 from tvm_ext.weights import REMEDY, weight_tensors
@@ -67,12 +67,13 @@ def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
     if ask.everything and program.assumed:
         yield program.assumed
     notes: defaultdict[str, list[str]] = defaultdict(list)
+    solved: Solved = {}
     for name in names:
         func = _function(program, name)
         if bounds:
             func = func.with_attr(UPPER_BOUND, {**bounds, **declared_bounds(func)})
         with error_context(program.name, name):
-            for found in _statements(name, func, ask):
+            for found in _statements(name, func, ask, solved):
                 if isinstance(found, str):
                     notes[found].append(name)
                 else:
@@ -87,13 +88,13 @@ def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
             yield Fault(f"StorageRewrite: not compared: {error}")
 
 
-def _statements(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
+def _statements(name: str, func: PrimFunc, ask: Ask, solved: Solved) -> Iterator[Finding]:
     """Yield a function's memories, with shared memory as the view ``shared`` has it.
 
     What is in shared memory is planned by epochs, unless the target describes that memory.
     """
     has_shared, shared = False, SCOPES if memory_of(func) is None else ()
-    for found in statements(name, func, ask):
+    for found in statements(name, func, ask, solved):
         if isinstance(found, MemoryView | LeftAlone) and found.scope in shared:
             has_shared = True
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -58,8 +58,18 @@ Lines = defaultdict[int, set[int]]
 """Lines of a text, by the index of an allocation."""
 
 
-def statements(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
-    """Yield a flat function's memories, simulated runs, and what is not planned."""
+Solved = dict[tuple[str, Problem], Plan]
+"""Plans by planner and problem, without its name: equal kernels of a program are planned once."""
+
+
+def statements(
+    name: str, func: PrimFunc, ask: Ask, solved: Solved | None = None
+) -> Iterator[Finding]:
+    """Yield a flat function's memories, simulated runs, and what is not planned.
+
+    Plans that are in `solved` are taken from there, and new ones are put there.
+    """
+    known: Solved = {} if solved is None else solved
     if has_tiles(func):
         yield from _tiles(name, func, ask)
         return
@@ -68,7 +78,7 @@ def statements(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
     problems, notes = function.found.problems, []
     default = FOR_ASCEND if function.is_ascend else PLANNERS
     names = dict.fromkeys(n for a in problems for n in ask.names(a.problem, default))
-    solvers: dict[str, Solver] = {n: partial(_solve, n, ask) for n in names}
+    solvers: dict[str, Solver] = {n: partial(_solve, n, ask, known) for n in names}
     if ask.stock and problems:
         try:
             solvers = {STOCK: stock_solver(name, func, function.found), **solvers}
@@ -120,13 +130,17 @@ def _read(func: PrimFunc) -> _ReadFunction:
     return _ReadFunction(kernel.found, is_ascend, kernel.program, machine, lacking)
 
 
-def _solve(planner: str, ask: Ask, problem: Problem) -> Plan:
+def _solve(planner: str, ask: Ask, known: Solved, problem: Problem) -> Plan:
     """Plan a memory by a planner, as the pass does that the planner is made for."""
-    if planner not in FOR_LEVELS:
-        return solve(problem, planner, ask.limits)
-    if problem.memory.name == WORKSPACE:
-        return plan_workspace(problem, ask.limits)
-    return solve(compressed(problem), planner, ask.limits)
+    key = planner, replace(problem, name="")
+    if key not in known:
+        if planner not in FOR_LEVELS:
+            known[key] = solve(problem, planner, ask.limits)
+        elif problem.memory.name == WORKSPACE:
+            known[key] = plan_workspace(problem, ask.limits)
+        else:
+            known[key] = solve(compressed(problem), planner, ask.limits)
+    return known[key]
 
 
 def _placements(
