@@ -43,7 +43,7 @@ from passes.ascend.kernel import (
     plan_cost,
     simulated_cost,
 )
-from passes.ascend.planning.fewer_slots import MemoryRequest, Placed, SlotCost, choose
+from passes.ascend.planning.fewer_slots import MemoryRequest, Placed, choose
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
 from target_hw import MemoryHierarchy
 from tvm_ext.workloads.ascend import CHIP, SIZES, ascend_kernel, ascend_kernels
@@ -117,14 +117,14 @@ class Case:
         self._cost_model = cost_model
         self._plans: dict[tuple[str, tuple[str, ...]], tuple[Problem, Plan]] = {}
 
-    def cost(self, placed: Sequence[Placed]) -> SlotCost:
+    def cost(self, placed: Sequence[Placed]) -> int:
         """Simulate, and count."""
         self.simulated += 1
         return self._cost_model(placed)
 
     def free(self) -> int:
         """Cycles with nothing shared."""
-        return self._cost_model([]).cycles
+        return self._cost_model([])
 
     def mirror(self) -> int | None:
         """Cycles under the original's plan, if it fits."""
@@ -159,7 +159,7 @@ class Case:
         fitting = [one for one in placed if one is not None]
         if len(fitting) < len(placed):
             return None
-        return self._cost_model(fitting).cycles
+        return self._cost_model(fitting)
 
     def brute(self) -> int | None:
         """Try all sets in the tight memory, with the others as in `largest`; return cycles."""
@@ -171,7 +171,7 @@ class Case:
             return None
         placed = [self.single(self.tight(), names) for names in subsets(self.tight().order)]
         return min(
-            (self._cost_model([*fitting, one]).cycles for one in placed if one[1].fits),
+            (self._cost_model([*fitting, one]) for one in placed if one[1].fits),
             default=None,
         )
 
@@ -189,7 +189,7 @@ class Case:
         for problem, plan in placed:
             check(problem, plan)
         gave_up = tuple(name for choice in chosen for name, _ in choice.slots)
-        return self._cost_model(placed).cycles, gave_up
+        return self._cost_model(placed), gave_up
 
     def row(self, name: str) -> Row:
         """All ways."""

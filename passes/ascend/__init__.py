@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         plan_cost,
         simulated_cost,
     )
-    from passes.ascend.planning.fewer_slots import SlotCost, choose
+    from passes.ascend.planning.fewer_slots import choose
     from passes.ascend.planning.levels import reuse_of, with_level_penalties
     from passes.ascend.planning.planner import plan_workspace
     from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory

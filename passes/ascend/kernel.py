@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,17 +14,25 @@ from passes.ascend.planning.fewer_slots import (
     MemoryRequest,
     Placed,
     Planner,
-    SlotCost,
     choose,
 )
-from passes.ascend.planning.levels import reuse_of
+from passes.ascend.planning.levels import reuse_of, with_penalties_due
 from passes.ascend.planning.mirror_entries import Strategy, granule
 from passes.ascend.planning.planner import Search, check_choice, plan_levels, plan_workspace
-from passes.driver import FORMS, AddressPlan, Form, Solver, place_function
+from passes.driver import FORMS, AddressPlan, Form, ScopePlan, Solver, place_function
 from passes.ir import PrimFunc, target_of
-from passes.planning import Budget, Overflow, Plan, Problem, compressed, does_not_fit, solve
+from passes.planning import (
+    Budget,
+    Overflow,
+    Plan,
+    Problem,
+    charge,
+    compressed,
+    does_not_fit,
+    solve,
+)
 from passes.prim_func import Callers, FunctionProblems, memory_of, statement_lines
-from passes.simulation import Cause, Simulation, simulate
+from passes.simulation import Simulation, simulate
 from target_hw.machine import Machine
 from target_hw.memory import MemoryHierarchy, round_up
 
@@ -103,12 +110,20 @@ def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
     found, solver = kernel.found, lambda problem: planner(problem, budget)
     if options.degrade:
         found, solver = _with_least_cycles(kernel, options, scopes, solver)
-    return place_function(
+    placed = place_function(
         found,
         solver,
         overflow=_overflow(kernel),
         where=lambda attached: attached.problem.memory.name in scopes,
     )
+    return replace(placed, scopes=tuple(map(_priced, placed.scopes)))
+
+
+def _priced(scope: ScopePlan) -> ScopePlan:
+    """Return a plan with what it costs, where its problem does not list the penalties of levels."""
+    problem = with_penalties_due(scope.problem, scope.plan.offsets)
+    penalty = sum(charge(problem, scope.plan, each) for each in problem.penalties)
+    return replace(scope, problem=problem, plan=replace(scope.plan, penalty=penalty))
 
 
 def level_planner(options: AscendOptions) -> Planner:
@@ -223,17 +238,11 @@ def simulated_cost(kernel: CoreKernel) -> CostModel | None:
         return None
     endless = {_key(problem): (problem, solve(problem, "bump")) for problem in kernel.problems}
 
-    def cost(placed: Sequence[Placed]) -> SlotCost:
+    def cycles(placed: Sequence[Placed]) -> int:
         everywhere = endless | {_key(problem): (problem, plan) for problem, plan in placed}
-        found = simulate(kernel.program, list(everywhere.values()), machine, timeline=0)
-        waits: Counter[tuple[str, str]] = Counter()
-        for stall in found.stalls:
-            if stall.cause is Cause.REUSE and stall.buffer != stall.other_buffer:
-                pair = sorted((stall.buffer, stall.other_buffer))
-                waits[pair[0], pair[1]] += stall.cycles
-        return SlotCost(found.makespan, tuple(sorted(waits, key=lambda pair: (-waits[pair], pair))))
+        return simulate(kernel.program, list(everywhere.values()), machine, timeline=0).makespan
 
-    return cost
+    return cycles
 
 
 def plan_cost(

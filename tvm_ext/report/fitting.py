@@ -119,7 +119,7 @@ def what_fits(
             requests = ascend.memory_requests(kernel, scopes)
             in_cycles = ascend.simulated_cost(kernel)
             # Slots and bytes alone decide where nobody knows how long anything takes.
-            cost = in_cycles or (lambda _placed: ascend.SlotCost(0))
+            cost = in_cycles or (lambda _placed: 0)
             choices = ascend.choose(requests, ascend.level_planner(options), cost, limits)
         for request, choice in zip(requests, choices, strict=True):
             memory, plan = request.problem.memory, None

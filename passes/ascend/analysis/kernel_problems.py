@@ -198,7 +198,7 @@ def _attached(
     allocations = {buffer.name: attached.allocations[buffer.name] for buffer in buffers}
     separated = {frozenset(pair): pair for pair in attached.problem.separations}
     unique = {name for name, a in allocations.items() if _says(a.statement, _UNIQUE)}
-    for pair in combinations(allocations, 2):
+    for pair in combinations(allocations, 2) if unique else ():
         if not unique.isdisjoint(pair):
             separated.setdefault(frozenset(pair), pair)
     slots = {buffer.name: buffer.slots for buffer in buffers}

@@ -9,9 +9,13 @@ planner can weigh them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import combinations, product
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
 
 from passes.planning import (
     Buffer,
@@ -20,11 +24,13 @@ from passes.planning import (
     Problem,
     Reuse,
     live_together,
-    slots_that_meet,
 )
+
+Ints = npt.NDArray[np.int64]
 
 DEPENDENCE = 1  # Cost of one wait of a pipeline for another, because of bytes that both use
 STALL = 2  # Cost on top of it of one iteration in which a multi-buffered buffer waits for a slot
+MOST_RUNS = 1 << 24  # More count as so many where costs are weighed, so that sums do not overflow
 
 
 def pipes_conflict(one: PipelineUse | None, two: PipelineUse | None) -> bool:
@@ -40,6 +46,10 @@ def pipes_conflict(one: PipelineUse | None, two: PipelineUse | None) -> bool:
     return one.dma or two.dma
 
 
+LISTED = 100_000
+"""Pairs of buffers up to which a problem lists the penalties of levels."""
+
+
 def with_level_penalties(problem: Problem) -> Problem:
     """Return `problem` with a penalty for each pair that two pipelines would wait at.
 
@@ -49,24 +59,39 @@ def with_level_penalties(problem: Problem) -> Problem:
     an iteration long past. Buffers whose use is not known cost nothing, nor do those that go
     in place with one another, directly or over others. A pair that has a penalty keeps it; so an
     in-place pair that would stall is no reason for the pairs around it to be free.
+
+    Where there are more than `LISTED` pairs of buffers, the problem stays as it is: see
+    `with_penalties_due`.
     """
-    decided = {frozenset((p.first, p.second)) for p in problem.penalties}
-    decided.update(frozenset(pair) for pair in problem.separations)
-    groups = _in_place_groups(problem)
-    used = [(buffer, buffer.use) for buffer in problem.buffers if buffer.use]
+    if math.comb(len(problem.buffers), 2) > LISTED:
+        return problem
+    costs, buffers = LevelCosts(problem), problem.buffers
     added = [
-        _penalty(first, second, use, other)
-        for (first, use), (second, other) in combinations(used, 2)
-        if pipes_conflict(use, other)
-        and groups[first.name] != groups[second.name]
-        and frozenset((first.name, second.name)) not in decided
-        and not live_together(first.live, second.live)
+        _penalty(buffer, buffers[other])
+        for number, buffer in enumerate(buffers)
+        for other in np.flatnonzero(costs.waits(number)).tolist()
+        if other > number
     ]
     return replace(problem, penalties=(*problem.penalties, *added))
 
 
-def _penalty(first: Buffer, second: Buffer, use: PipelineUse, other: PipelineUse) -> Penalty:
-    names = first.name, second.name
+def with_penalties_due(problem: Problem, offsets: Mapping[str, tuple[int, ...]]) -> Problem:
+    """Return `problem` with the penalties of levels that a plan pays, if it does not list them."""
+    if math.comb(len(problem.buffers), 2) <= LISTED:
+        return problem
+    listed = {frozenset((p.first, p.second)) for p in problem.penalties}
+    due = [
+        _penalty(one, two)
+        for one, two in _sharing_at_a_cost(problem, offsets)
+        if frozenset((one.name, two.name)) not in listed
+    ]
+    return replace(problem, penalties=(*problem.penalties, *due))
+
+
+def _penalty(first: Buffer, second: Buffer) -> Penalty:
+    names, use, other = (first.name, second.name), first.use, second.use
+    assert use is not None, f"pipelines wait for {first.name!r}"
+    assert other is not None, f"pipelines wait for {second.name!r}"
     if use.loop != other.loop:
         return Penalty(*names, DEPENDENCE)
     runs = min(use.runs, other.runs)
@@ -75,14 +100,104 @@ def _penalty(first: Buffer, second: Buffer, use: PipelineUse, other: PipelineUse
     return Penalty(*names, (DEPENDENCE + STALL) * runs, DEPENDENCE * runs)
 
 
+@dataclass(frozen=True, eq=False)
+class CostRow:
+    """What it takes for some buffers to share bytes with each of a number of others."""
+
+    hard: npt.NDArray[np.bool_]  # Whether they may not
+    cost: Ints
+    in_step: Ints  # The cost where equal slots share
+
+
+class LevelCosts:
+    """What sharing bytes costs the buffers of a problem: its penalties, and those of levels."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        buffers, uses = problem.buffers, [buffer.use or PipelineUse() for buffer in problem.buffers]
+        loops = {
+            loop: number for number, loop in enumerate(dict.fromkeys(use.loop for use in uses))
+        }
+        groups = _in_place_groups(problem)
+        kinds = [buffer.use and (buffer.use.dma, buffer.use.scalar) for buffer in buffers]
+        uses_of = {kind: buffer.use for kind, buffer in zip(kinds, buffers, strict=True)}
+        numbers = {kind: number for number, kind in enumerate(uses_of)}
+        self._kind = np.array([numbers[kind] for kind in kinds], dtype=np.int64)
+        # For each kind of use, which buffers are of one that it waits for.
+        self._waits = {
+            number: np.array([pipes_conflict(uses_of[kind], use) for use in uses_of.values()])[
+                self._kind
+            ]
+            for kind, number in numbers.items()
+        }
+        self._loop = np.array([loops[use.loop] for use in uses], dtype=np.int64)
+        self._runs = np.array([min(use.runs, MOST_RUNS) for use in uses], dtype=np.int64)
+        self._groups = np.array([groups[buffer.name] for buffer in buffers], dtype=np.int64)
+        self._listed: list[dict[int, tuple[int, int]]] = [{} for _ in buffers]
+        for penalty in problem.penalties:
+            pair = problem.index[penalty.first], problem.index[penalty.second]
+            cost = min(penalty.cost, MOST_RUNS), min(penalty.cost_if_slots_match, MOST_RUNS)
+            for one, two in (pair, pair[::-1]):
+                self._listed[one][two] = cost
+        self._separated: list[list[int]] = [[] for _ in buffers]
+        for names in problem.separations:
+            one, two = (problem.index[name] for name in names)
+            self._separated[one].append(two)
+            self._separated[two].append(one)
+
+    def waits(self, number: int) -> npt.NDArray[np.bool_]:
+        """Return for each buffer whether levels put a cost on sharing bytes with one of them."""
+        waits = self._waits[int(self._kind[number])] & (self._groups != self._groups[number])
+        waits &= ~self._together(number)
+        if self._listed[number] or self._separated[number]:
+            waits[[*self._listed[number], *self._separated[number]]] = False
+        return waits
+
+    def matter(self, number: int) -> npt.NDArray[np.bool_]:
+        """Return for each buffer whether sharing bytes with one of them costs something."""
+        found = self.waits(number)
+        found[list(self._listed[number])] = True
+        return found
+
+    def _together(self, number: int) -> npt.NDArray[np.bool_]:
+        columns = self._problem.columns
+        found = np.zeros(len(self._kind), dtype=bool)
+        for begin, end in self._problem.buffers[number].live:
+            found[columns.owners[(columns.begins < end) & (begin < columns.ends)]] = True
+        return found
+
+    def row(self, members: Sequence[Buffer], groups: Ints, count: int) -> CostRow:
+        """Return the row of buffers in place against `count` groups of buffers, and one more."""
+        hard = np.zeros(count + 1, dtype=bool)
+        cost, in_step = (np.zeros(count + 1, dtype=np.int64) for _ in range(2))
+        slots = self._problem.columns.slots
+        for member in members:
+            number = self._problem.index[member.name]
+            hard[groups[self._together(number)]] = True
+            hard[groups[self._separated[number]]] = True
+            others = np.flatnonzero(self.waits(number))
+            runs = np.minimum(self._runs[others], self._runs[number])
+            is_in_loop = self._loop[others] == self._loop[number]
+            runs[~is_in_loop] = 1
+            several = is_in_loop & (np.maximum(slots[others], slots[number]) > 1)
+            for total, each in ((in_step, DEPENDENCE), (cost, DEPENDENCE + STALL * several)):
+                total += np.bincount(groups[others], each * runs, count + 1).astype(np.int64)
+            for other, (full, matched) in self._listed[number].items():
+                cost[groups[other]] += full
+                in_step[groups[other]] += matched
+        return CostRow(hard, cost, in_step)
+
+
 def _in_place_groups(problem: Problem) -> dict[str, int]:
     """Return for each buffer a number that those in place with it have, too."""
-    group = {buffer.name: i for i, buffer in enumerate(problem.buffers)}
+    members = {buffer.name: [buffer.name] for buffer in problem.buffers}
     for pair in problem.sharing.pairs:
-        if not pair.cost:
-            new, old = (group[name] for name in pair.names)
-            group = {name: new if number == old else number for name, number in group.items()}
-    return group
+        small, large = sorted((members[name] for name in pair.names), key=len)
+        if not pair.cost and small is not large:
+            large += small
+            members.update(dict.fromkeys(small, large))
+    numbers: dict[int, int] = {}
+    return {name: numbers.setdefault(id(group), len(numbers)) for name, group in members.items()}
 
 
 def reuse_of(
@@ -93,13 +208,11 @@ def reuse_of(
     Of two buffers that share, it is the one that becomes live later. Buffers of different loops may
     share across pipelines at level 2. Reasons also say what is known of plans `without` that.
     """
-    groups = _in_place_groups(problem)
     penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
     known = f"; {without}" if without else ""
     worst = {buffer.name: Reuse(2) for buffer in problem.buffers}
-    for first, second in _sharing(problem, offsets):
-        if groups[first.name] == groups[second.name]:
-            continue
+    for one, two in _sharing_at_a_cost(problem, offsets):
+        first, second = (one, two) if one.live[0][0] <= two.live[0][0] else (two, one)
         paid = frozenset((first.name, second.name)) in penalized
         level, why = _level(first, second, offsets, paid)
         before = worst[second.name]
@@ -135,12 +248,27 @@ def _in_step(one: Buffer, two: Buffer, offsets: Mapping[str, tuple[int, ...]]) -
     return 1 < count == len(offsets[two.name]) and not crossed
 
 
-def _sharing(
+def _sharing_at_a_cost(
     problem: Problem, offsets: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[Buffer, Buffer]]:
-    """Yield pairs of buffers that share a byte, each with the one first that becomes live first."""
-    met = slots_that_meet(problem, offsets)
-    pairs = {(min(i, j), max(i, j)) for (_, i, _), (_, j, _) in met}
-    for pair in sorted(pairs):
-        one, two = (problem.buffers[i] for i in pair)
-        yield (one, two) if one.live[0][0] <= two.live[0][0] else (two, one)
+    """Yield the pairs of buffers that share a byte where that costs something, in order."""
+    buffers, costs = problem.buffers, LevelCosts(problem)
+    counts = [len(offsets[buffer.name]) if buffer.size else 0 for buffer in buffers]
+    owner = np.repeat(np.arange(len(buffers)), counts)
+    places = (
+        at for b, count in zip(buffers, counts, strict=True) for at in offsets[b.name][:count]
+    )
+    low = np.fromiter(places, np.int64, len(owner))
+    order = low.argsort(kind="stable")
+    low, owner = low[order], owner[order]
+    after = np.arange(1, len(low) + 1)
+    met = np.searchsorted(low, low + problem.columns.sizes[owner]) - after
+    begins, ends = np.repeat(owner, met), np.repeat(after - np.cumsum(met) + met, met)
+    ends = owner[ends + np.arange(len(ends))]
+    pairs = np.unique(np.minimum(begins, ends) * len(buffers) + np.maximum(begins, ends))
+    first, second = np.divmod(pairs, max(1, len(buffers)))
+    bounds = np.searchsorted(first, np.arange(len(buffers) + 1))
+    for one in np.unique(first).tolist():
+        others = second[bounds[one] : bounds[one + 1]]
+        for two in others[costs.matter(one)[others]].tolist():
+            yield buffers[one], buffers[two]

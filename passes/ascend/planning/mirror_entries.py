@@ -30,6 +30,11 @@ class Entry:
     size: int  # Bytes of the largest member
     slots: int  # Of the member with most
 
+    @property
+    def pinned(self) -> tuple[int, ...] | None:
+        """The offsets that are given; what is pinned is in place of nothing."""
+        return self.members[0].pinned
+
     @cached_property
     def loop(self) -> int | None:
         """The loop that all members are used in, if there is one."""

@@ -6,11 +6,13 @@ After AscendNPU-IR's PlanMemory; `passes.ascend.planning.levels` says what a lev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
-from passes.ascend.planning.levels import pipes_conflict, reuse_of
+from passes.ascend.planning.level_fit import ORDERS, fit_levels
+from passes.ascend.planning.levels import LevelCosts, pipes_conflict, reuse_of
 from passes.ascend.planning.mirror import bytes_apart, mirror
 from passes.ascend.planning.mirror_entries import Entry, Strategy, granule, sequence
 from passes.planning import (
@@ -24,18 +26,24 @@ from passes.planning import (
     solve,
     widest_alignment,
 )
-from passes.planning.engine import BlockList, merged_groups
-from target_hw.memory import round_up
+from passes.planning.engine import BlockList, NewMemory, better, merged_groups
 
 Search = Literal["search", "mirror"]
+
+
+SHORT = 20_000  # Placements of a search that nobody asked for
+SEARCHED = 64  # Slots up to which there is one
+SEVERAL = 512  # Slots up to which first fit has several orders
 
 
 @register("three_level")
 def three_level(problem: Problem, budget: Budget) -> Plan:
     """Share nothing that fits without, else for the least penalty, then the lowest peak.
 
-    The penalties are those of the problem; `with_level_penalties` adds those of the reuse levels.
-    Buffers may get more offsets than slots where that costs less.
+    The penalties are those of the problem and those of the reuse levels, as
+    `with_level_penalties` lists them. Buffers may get more offsets than slots where that costs
+    less. A search follows where the budget is for more placements than the default, or for seconds;
+    a short one also in small problems.
     """
     return plan_levels(problem, budget)
 
@@ -59,28 +67,64 @@ def plan_levels(
 ) -> Plan:
     """Plan with levels of reuse; the plan says each buffer's level.
 
-    Options are as in `AscendPlanMemory`. A node of the budget is a slot tried at one level.
+    Options are as in `AscendPlanMemory`. A node of the budget is a slot tried at one level, or a
+    placement of the search.
     """
     check_choice(f"{problem.name}: search", search, get_args(Search))
     check_choice(f"{problem.name}: strategy", strategy, get_args(Strategy))
-    is_mirror = search == "mirror"
-    name = "three_level_mirror" if is_mirror else "three_level"
+    if search == "search":
+        return _with_levels(problem, budget or Budget())
     if _is_beyond_the_original(problem):
-        plan = solve(problem, "bump")
-        plan = plan if plan.fits else solve(problem, "best", budget)
-        return replace(plan, planner=name, reuse=reuse_of(problem, plan.offsets))
-    block_list, entries = BlockList(problem), entries_of(problem)
-    for laid_out in (*([] if is_mirror else _entries_with_fewer_pairs(problem)), entries):
-        plan = block_list.plan_of(_sequential(problem, laid_out), name)
-        if plan.fits and (is_mirror or plan.penalty == 0):
+        return replace(_with_levels(problem, budget or Budget()), planner="three_level_mirror")
+    entries, block_list = entries_of(problem), BlockList(problem)
+    plan = block_list.plan_of(_sequential(problem, entries), "three_level_mirror")
+    if plan.fits:
+        return replace(plan, reuse=reuse_of(problem, plan.offsets))
+    meter = BudgetTracker(budget or Budget())
+    mirrored = mirror(problem, entries, meter, strategy)
+    plan = block_list.plan_of(mirrored.by_buffer(), "three_level_mirror", meter.used)
+    return _explained(problem, plan, bytes_apart(problem, entries, strategy))
+
+
+def _with_levels(problem: Problem, budget: Budget) -> Plan:
+    """Return the plan of least cost, by first fit, and by a search where there is to be one.
+
+    The next iteration waits for a store where the stored buffer is in place of one that a compute
+    unit wrote, and no level says so: such pairs are in place only where bytes are short.
+    """
+    block_list, costs = BlockList(problem), LevelCosts(problem)
+
+    def plan_of(offsets: Mapping[str, tuple[int, ...]]) -> Plan:
+        return block_list.plan_of(offsets, "three_level")
+
+    free = [p for p in problem.sharing.pairs if not pipes_conflict(p.source.use, p.destination.use)]
+    apart, in_place, merged = (entries_of(problem, pairs) for pairs in ((), free, None))
+    for entries in (apart, in_place):
+        plan = plan_of(_sequential(problem, entries))
+        if plan.fits and plan.penalty == 0:
             return replace(plan, reuse=reuse_of(problem, plan.offsets))
-    if is_mirror:
-        meter = BudgetTracker(budget or Budget())
-        mirrored = mirror(problem, entries, meter, strategy)
-        plan = block_list.plan_of(mirrored.by_buffer(), name, meter.used)
-    else:
-        plan = replace(solve(problem, "best", budget), planner=name)
-    needed = bytes_apart(problem, entries, strategy)
+    endless = replace(problem, memory=replace(problem.memory, capacity=None))
+    plan = plan_of(fit_levels(endless, costs, in_place, "time", apart=True))
+    needed = plan.peak
+    if not (plan.fits and plan.penalty == 0):
+        orders = ORDERS if len(block_list) <= SEVERAL else ORDERS[:1]
+        for entries in (in_place, merged):
+            offsets = (fit_levels(problem, costs, entries, order) for order in orders)
+            plan = better(problem, map(plan_of, offsets))
+            if plan.fits:
+                break
+    is_asked = budget.nodes > Budget().nodes or budget.seconds is not None
+    if plan.status is not Status.OPTIMAL and (is_asked or len(block_list) <= SEARCHED):
+        limits = budget if is_asked else Budget(min(budget.nodes, SHORT))
+        searched = replace(solve(problem, "best", limits), planner="three_level")
+        plan = better(problem, (searched, plan))
+    elif not plan.fits:
+        plan = better(problem, (plan, solve(problem, "first_fit", budget)))
+    return _explained(problem, replace(plan, planner="three_level"), needed)
+
+
+def _explained(problem: Problem, plan: Plan, needed: int) -> Plan:
+    """Return a plan with the levels of its buffers, and what is needed to share at level 2 only."""
     without = f"without such sharing first fit needs {needed} bytes"
     if plan.status is Status.OPTIMAL:
         without = f"proven: no plan within {problem.capacity} bytes makes pipelines wait less"
@@ -115,16 +159,6 @@ def entries_of(problem: Problem, pairs: Collection[InPlacePair] | None = None) -
     ]
 
 
-def _entries_with_fewer_pairs(problem: Problem) -> list[list[Entry]]:
-    """Return the entries with nothing in place, then with pairs in place that wait for nothing.
-
-    The next iteration waits for a store where the stored buffer is in place of one that a compute
-    unit wrote, and no level says so: the search merges such pairs only where bytes are short.
-    """
-    free = [p for p in problem.sharing.pairs if not pipes_conflict(p.source.use, p.destination.use)]
-    return [entries_of(problem, ()), entries_of(problem, free)]
-
-
 def plan_workspace(
     problem: Problem, budget: Budget | None = None, *, reuse: bool = False, search: str = "search"
 ) -> Plan:
@@ -133,10 +167,8 @@ def plan_workspace(
     Then "search" looks for the lowest peak, and "mirror" is the original: first fit. After
     AscendNPU-IR's PlanMemory, mode ``global-work-space-plan``.
     """
-    if reuse and search == "search":
+    if reuse and (search == "search" or _is_beyond_the_original(problem)):
         return solve(problem, "best", budget)
-    if _is_beyond_the_original(problem):
-        return solve(problem, "best" if reuse else "bump", budget)
     entries, block_list = entries_of(problem), BlockList(problem)
     if not reuse:
         return block_list.plan_of(_sequential(problem, entries), "sequential")
@@ -146,10 +178,12 @@ def plan_workspace(
 
 def _sequential(problem: Problem, entries: Sequence[Entry]) -> dict[str, tuple[int, ...]]:
     """Return offsets, in bytes, with no bytes shared but by members of one entry."""
-    offsets: list[tuple[int, ...]] = [()] * len(entries)
-    end, unit = 0, granule(problem)
+    offsets: list[tuple[int, ...]] = [entry.pinned or () for entry in entries]
+    memory = NewMemory(0, 1, BlockList(problem).taken)
     for number, _ in sequence(entries):
-        offsets[number] += (end,)
-        end += round_up(entries[number].size, unit)
+        entry = entries[number]
+        if entry.pinned is None:
+            unit = math.lcm(*map(problem.alignment_of, entry.members))
+            offsets[number] += (memory.open(entry.size, unit) if entry.size else 0,)
     pairs = zip(entries, offsets, strict=True)
     return {member.name: slots for entry, slots in pairs for member in entry.members}

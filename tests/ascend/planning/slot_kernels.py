@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from random import Random
 
-from passes.ascend.planning.fewer_slots import MemoryRequest, SlotCost
+from passes.ascend.planning.fewer_slots import MemoryRequest
 from passes.ascend.planning.levels import with_level_penalties
 from passes.planning import Buffer, PipelineUse, Plan, Problem, Status
-from passes.simulation import Cause, Loop, Statement, simulate
+from passes.simulation import Loop, Statement, simulate
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryScope
 
@@ -37,14 +37,8 @@ class Kernel:
     def request(self) -> MemoryRequest:
         return MemoryRequest(self.with_slots({}), self.with_slots)
 
-    def cost(self, placed: Sequence[tuple[Problem, Plan]]) -> SlotCost:
-        found = simulate(self.program, placed, MACHINE, timeline=0)
-        waits = [
-            (stall.buffer, stall.other_buffer)
-            for stall in found.stalls
-            if stall.cause is Cause.REUSE and stall.buffer != stall.other_buffer
-        ]
-        return SlotCost(found.makespan, tuple(dict.fromkeys(waits)))
+    def cost(self, placed: Sequence[tuple[Problem, Plan]]) -> int:
+        return simulate(self.program, placed, MACHINE, timeline=0).makespan
 
 
 def random_kernel(random: Random, most_slots: int = 2) -> Kernel:
@@ -137,6 +131,6 @@ def fewest_cycles(kernel: Kernel) -> int | None:
             if key not in seen:
                 seen.add(key)
                 plan = Plan(offsets, 0, 0, "brute force", Status.FEASIBLE)
-                cycles = kernel.cost([(problem, plan)]).cycles
+                cycles = kernel.cost([(problem, plan)])
                 best = cycles if best is None else min(best, cycles)
     return best

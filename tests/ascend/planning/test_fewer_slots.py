@@ -11,7 +11,7 @@ import pytest
 from slot_kernels import Kernel, fewest_cycles, random_kernel
 from sweeps import sample
 
-from passes.ascend.planning.fewer_slots import MemoryRequest, SlotCost, choose
+from passes.ascend.planning.fewer_slots import MemoryRequest, choose
 from passes.ascend.planning.planner import plan_levels
 from passes.planning import Budget, Buffer, PipelineUse, Problem, check
 from target_hw.memory import MemoryScope
@@ -39,14 +39,11 @@ def slots_cost(prices: dict[str, int]):
     """A kernel that takes so many cycles more for each buffer that has one offset."""
 
     def cost(placed):
-        return SlotCost(
-            100
-            + sum(
-                prices[name]
-                for _, plan in placed
-                for name, offsets in plan.offsets.items()
-                if len(offsets) == 1
-            )
+        return 100 + sum(
+            prices[name]
+            for _, plan in placed
+            for name, offsets in plan.offsets.items()
+            if len(offsets) == 1
         )
 
     return cost
@@ -107,7 +104,7 @@ def test_memories_are_weighed_together():
 
     def cost(placed):
         lengths = {name: len(o) for _, plan in placed for name, o in plan.offsets.items()}
-        return SlotCost(100 + 50 * (min(lengths.values()) == 1) - lengths.get("c", 2))
+        return 100 + 50 * (min(lengths.values()) == 1) - lengths.get("c", 2)
 
     first, second = choose([request(one) for one in problems], plan_levels, cost)
     assert first.slots == (("b0", 1),)
@@ -122,7 +119,7 @@ def best_of(kernel: Kernel, budget: Budget | None = None) -> int | None:
         return None
     check(choice.problem, choice.plan)
     assert choice.problem == kernel.with_slots(dict(choice.slots))
-    assert kernel.cost([(choice.problem, choice.plan)]) == choice.cost
+    assert kernel.cost([(choice.problem, choice.plan)]) == choice.cycles
     return choice.cycles
 
 
