@@ -73,8 +73,9 @@ def AscendPlanMemory(  # noqa: N802
     target : Target or str or dict, optional
         The chip. By default each function's own target.
     budget : Budget or int, optional
-        Limits for the search, or how many placements it may try; with `degrade`, for all plans of a
-        function together.
+        Limits for a search, or how many placements it may try; with `degrade`, for all plans of a
+        function together. By default there is a short search in small memories, and none in others;
+        more placements than 500,000, or seconds, are spent in any.
     degrade : bool
         Whether buffers may lose slots, so that the kernel fits or takes fewer cycles: the plan of
         the fewest cycles in simulation is taken. The function's target must describe its pipelines.

@@ -37,14 +37,15 @@ def fit_levels(
     has a cost is not shared.
     """
     life = [sum(e - b for member in each.members for b, e in member.live) for each in entries]
-    keys = {
+    by_order: dict[str, list[float]] = {
         "time": [0.0] * len(entries),
         "size": [-entry.size for entry in entries],
         "size by root of life": [
             -e.size * math.sqrt(n) for e, n in zip(entries, life, strict=True)
         ],
         "life": [-length for length in life],
-    }[order]
+    }
+    keys = by_order[order]
     begins = [min(member.live[0][0] for member in entry.members) for entry in entries]
     numbers = sorted(range(len(entries)), key=lambda n: (keys[n], begins[n], -entries[n].size))
     return _LevelFit(problem, costs, entries, apart).place(numbers)

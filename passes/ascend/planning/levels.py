@@ -147,7 +147,8 @@ class LevelCosts:
 
     def waits(self, number: int) -> npt.NDArray[np.bool_]:
         """Return for each buffer whether levels put a cost on sharing bytes with one of them."""
-        waits = self._waits[int(self._kind[number])] & (self._groups != self._groups[number])
+        waits: npt.NDArray[np.bool_] = self._waits[int(self._kind[number])].copy()
+        waits &= self._groups != self._groups[number]
         waits &= ~self._together(number)
         if self._listed[number] or self._separated[number]:
             waits[[*self._listed[number], *self._separated[number]]] = False

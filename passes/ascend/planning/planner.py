@@ -116,10 +116,14 @@ def _with_levels(problem: Problem, budget: Budget) -> Plan:
     is_asked = budget.nodes > Budget().nodes or budget.seconds is not None
     if plan.status is not Status.OPTIMAL and (is_asked or len(block_list) <= SEARCHED):
         limits = budget if is_asked else Budget(min(budget.nodes, SHORT))
-        searched = replace(solve(problem, "best", limits), planner="three_level")
-        plan = better(problem, (searched, plan))
-    elif not plan.fits:
-        plan = better(problem, (plan, solve(problem, "first_fit", budget)))
+        plan = better(problem, (solve(problem, "best", limits), plan))
+    if not plan.fits and len(block_list) > SEARCHED:
+        # Whether anything fits is searched for in any case.
+        blind = solve(replace(problem, penalties=()), "best", budget)
+        fitting = plan_of(blind.offsets)
+        plan = better(
+            problem, (fitting if blind.fits else replace(fitting, status=blind.status), plan)
+        )
     return _explained(problem, replace(plan, planner="three_level"), needed)
 
 

@@ -16,6 +16,7 @@ from kernel_format import kernel_problems
 from planning_oracles import best_by_brute_force, live_ranges, problems
 from sweeps import sample, swept
 
+from passes.ascend.planning import levels
 from passes.ascend.planning.levels import pipes_conflict, reuse_of, with_level_penalties
 from passes.ascend.planning.mirror_entries import plan_order
 from passes.ascend.planning.planner import entries_of, plan_levels
@@ -26,6 +27,7 @@ from passes.planning import (
     PipelineUse,
     Problem,
     Status,
+    charge,
     check,
     lower_bound,
     solve,
@@ -326,9 +328,9 @@ def test_captured_kernels_cost_no_more_than_the_best_known(step):
         assert cost_of(kernel) <= kernel["best_known_cost"], kernel["name"]
 
 
-def crowd(count):
-    """Return a tight problem that the decision engine solves in a few hundred nodes."""
-    rng = random.Random(7)
+def crowd(count, seed=7, percent=105):
+    """Return a tight problem of pipelined buffers."""
+    rng = random.Random(seed)
     buffers = []
     for index in range(count):
         first = rng.randrange(4 * count)
@@ -336,7 +338,7 @@ def crowd(count):
         last = first + rng.randint(count // 8, count // 2)
         buffers.append(buffer(f"b{index}", 32 * rng.randint(1, 64), first, last, **use))
     problem = Problem(tuple(buffers), MemoryScope("local.UB", alignment=32))
-    capacity = lower_bound(problem) * 105 // 100 // 32 * 32
+    capacity = lower_bound(problem) * percent // 100 // 32 * 32
     memory = MemoryScope("local.UB", capacity, 32)
     return with_level_penalties(replace(problem, memory=memory))
 
@@ -351,6 +353,51 @@ def test_a_tight_set_fits_with_few_nodes_and_costs_less_than_first_fit(nodes):
     assert plan == solve(problem, "three_level", Budget(nodes))
     first_fit = solve(problem, "three_level_mirror", Budget(20_000))
     assert plan.penalty < first_fit.penalty
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_penalties_that_no_problem_lists_cost_the_same(seed, monkeypatch):
+    """A plan that first fit makes pays as much, whether its problem lists all pairs or none."""
+    listed = crowd(40, seed, 140)
+    plan = plan_levels(listed, Budget(0))
+    monkeypatch.setattr(levels, "LISTED", 0)
+    bare = levels.with_level_penalties(replace(listed, penalties=()))
+    assert bare.penalties == ()
+    same = plan_levels(bare, Budget(0))
+    due = levels.with_penalties_due(bare, plan.offsets)
+    assert sum(charge(due, plan, each) for each in due.penalties) == plan.penalty > 0
+    assert len(due.penalties) < len(listed.penalties)
+    check(levels.with_penalties_due(bare, same.offsets), replace(same, penalty=paid(bare, same)))
+    assert reuse_of(due, plan.offsets) == reuse_of(listed, plan.offsets)
+
+
+def paid(problem, plan):
+    due = levels.with_penalties_due(problem, plan.offsets)
+    return sum(charge(due, plan, each) for each in due.penalties)
+
+
+def test_what_first_fit_does_not_fit_is_searched_for_in_a_large_problem():
+    problem = crowd(90, 0, 103)
+    assert not solve(problem, "first_fit").fits
+    plan = solve(problem, "three_level")
+    check(problem, plan)
+    assert plan.fits
+
+
+def test_thousands_of_buffers_are_planned_by_levels_without_a_list_of_pairs():
+    rng = random.Random(3)
+    buffers = tuple(
+        buffer(f"b{n}", 32 * rng.randint(1, 64), n, n + rng.randint(1, 9), **(LOAD | {"dma": d}))
+        for n, d in enumerate(rng.random() < 0.3 for _ in range(600))
+    )
+    problem = with_level_penalties(Problem(buffers, MemoryScope("local.UB", 1 << 15, 32)))
+    plan = solve(problem, "three_level")
+    check(problem, plan)
+    assert problem.penalties == ()
+    fell = sum(reuse.level < 2 for reuse in plan.reuse.values())
+    blind = solve(problem, "first_fit")
+    assert 0 < paid(problem, plan) < paid(problem, blind) / 2
+    assert fell < len(buffers)
 
 
 def test_without_a_capacity_nothing_is_shared():
