@@ -218,6 +218,13 @@ def spoken(name: str) -> str:
     return _PLACED.sub(r"\1 \2", name)
 
 
+def label_of(binding: Any) -> str:
+    """Return what a binding is called: by its name, or else by the operator; empty without both."""
+    if not _is_numbered(binding.var):
+        return spoken(str(binding.var.name))
+    return operator_of(binding.value) if isinstance(binding.value, relax.Call) else ""
+
+
 def group_name(members: Sequence[Member]) -> str:
     """Name a group of fused operators by its last member, as ``blocks.0.mlp.up gelu``.
 

@@ -188,7 +188,7 @@ def test_compares_resnet_by_default(run, tmp_path):
         data["title"] == "resnet18 (lowered for llvm, as no target is named)"
         or data["title"] == "resnet18"
     )
-    fused, plain, *_kernels = data["scopes"]
+    fused, plain, *_kernels = data["memories"]
     assert (fused["name"], plain["name"]) == ("tensors, fused", "tensors, not fused")
     for row in (fused, plain):
         stock, best = row["plans"]

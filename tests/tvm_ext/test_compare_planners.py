@@ -234,7 +234,7 @@ def test_the_command_on_a_folder_names_what_failed_and_the_rest_goes_on(folder, 
         (name.startswith("bad"), str(folder / name))
         for name in ("bad.csv", "bad.pt2", "bad.py", "chain.py", "inner/table.csv")
     ]
-    (table,) = programs[-1]["scopes"]
+    (table,) = programs[-1]["memories"]
     assert [(p["planner"], p["peak"]) for p in table["plans"]] == [("best", 128), ("bump", 192)]
     csv, exported, python = error.splitlines()
     assert csv.startswith("tvm-ext: error: ")

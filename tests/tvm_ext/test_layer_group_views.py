@@ -127,7 +127,7 @@ def test_the_command(network, write, run, tmp_path):
     status, out, _ = run(*("compare", file, "groups", "--target", CHIP, "--json", str(path)))
     assert status == 0
     assert "between global and local memory" in out
-    assert json.loads(path.read_text())["scopes"]
+    assert json.loads(path.read_text())["memories"]
 
 
 # ------------------------------------------------------------------------------------ the map

@@ -54,7 +54,7 @@ def test_the_file_of_data_has_the_numbers_of_the_page(kernels, tmp_path):
     page, data = tmp_path / "map.html", tmp_path / "map.json"
     command = ["map", kernels, "shared", "--target", "opencl", "-o", str(page), "--json", str(data)]
     assert main(command) == 0
-    for memory in json.loads(data.read_text())["scopes"]:
+    for memory in json.loads(data.read_text())["memories"]:
         for plan in memory["plans"]:
             assert f'"peak":{plan["peak"]},' in page.read_text()
             assert plan.pop("seconds") >= 0

@@ -190,7 +190,7 @@ def test_a_map_has_a_box_for_each_stay_which_names_its_copies(write, tmp_path, r
     options = ["--memories", "sram:8,dram", "--moves", "--output", str(out)]
     status, said, _ = run("map", table, *options)
     (data,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', out.read_text())
-    sram, dram = json.loads(data)["scopes"]
+    sram, dram = json.loads(data)["memories"]
     boxes = {
         box["name"]: (box["live"], offsets, box["what"])
         for scope in (sram, dram)

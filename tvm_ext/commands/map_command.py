@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's description and arguments to a parser or subparser."""
     parser.description = (
         "Plan the memories of a program and show them: as a page with the map beside the program's "
-        "lines, or as a picture."
+        "lines, as a picture, as data or as a trace."
     )
     parser.epilog = (
         "Exit status: 0 when every plan fits, 1 when one does not, 2 on bad input. A .py file is "
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="OUT",
         help="what to write, by its ending: .html a page for a browser; .svg, .png or .pdf a "
-        "picture",
+        "picture; .json data; .trace a trace for Perfetto or chrome://tracing",
     )
     parser.add_argument("--target", metavar="T", help=f"lower the program for {common.TARGET}")
     common.add_planners(

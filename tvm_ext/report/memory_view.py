@@ -116,6 +116,8 @@ class Axis(TextPlaces):
 
     name: str  # The function's name
     rules: tuple[int, ...] = ()  # The lines with a rule above them, across all plans: barriers
+    # The layer and the operator that each line is of, as ``layers.0.mlp gelu``; empty for none
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ class BufferNote:
     """The facts about a buffer besides its problem."""
 
     label: str = ""  # A shorter name; empty for the buffer's own
-    what: str = ""  # The type of its elements and its shape, or the operator that makes it
+    type: str = ""  # The type of its elements and its shape
+    what: str = ""  # The operator that makes it, or the role that it has
     allocated: int | None = None  # The line that allocates it
     reads: tuple[int, ...] = ()  # The lines that read it
     writes: tuple[int, ...] = ()  # The lines that write it
@@ -143,6 +146,7 @@ class MemoryView:
     rules: str = ""  # For messages: the rules of the target that the lower bound rests on
     form: str = ""  # Of a network: in which form the device takes a plan, and why
     unit: str = ""  # Bytes are for each of this product of symbolic dimensions; empty for bytes
+    unit_name: str = ""  # The same with the inputs and axes that give the dimensions
 
     @property
     def problem(self) -> Problem:

@@ -69,10 +69,16 @@ def report_data(
         "title": title,
         "functions": len({view.owner for view in memories}),
         "listings": [
-            {"name": one.name, "lines": one.lines, "lineOf": one.line_of, "rules": one.rules}
+            {
+                "name": one.name,
+                "lines": one.lines,
+                "lineOf": one.line_of,
+                "rules": one.rules,
+                "labels": one.labels,
+            }
             for one in axes
         ],
-        "scopes": [
+        "memories": [
             _memory(view, axes.index(view.axis) if view.axis else None, spans) for view in memories
         ],
         "runs": [_run(run) for run in runs],
@@ -81,7 +87,7 @@ def report_data(
         "notes": [str(note) for note in notes],
     }
     if timed:  # A page is the same whenever it is made.
-        for view, memory in zip(memories, data["scopes"], strict=True):
+        for view, memory in zip(memories, data["memories"], strict=True):
             for one, plan in zip(view.plans, memory["plans"], strict=True):
                 plan["seconds"] = one.seconds
     return data
@@ -102,6 +108,7 @@ def _memory(
         "bound": view.bound,
         "form": view.form,
         "unit": view.unit,
+        "unitName": view.unit_name or view.unit,
         "begin": begin,
         "end": max((end for _, end in live), default=begin + 1),
         "buffers": [

@@ -6,6 +6,7 @@ This module knows no TVM.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
@@ -16,13 +17,14 @@ from passes.planning import html_table
 from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView, PlannedRun
 from tvm_ext.report.page import page_of, report_data
 from tvm_ext.report.tables import left_lines, memory_tables, run_tables
+from tvm_ext.report.trace import trace_of
 from tvm_ext.text import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SUFFIXES = (".html", ".svg", ".png", ".pdf")
-"""The suffixes of files that a report is written to: a page, or a picture."""
+SUFFIXES = (".html", ".json", ".trace", ".svg", ".png", ".pdf")
+"""The suffixes of files that a report is written to: a page, data, a trace, or a picture."""
 
 Finding = MemoryView | PlannedRun | LeftAlone | Table | str
 """The findings that a reader of programs yields; a text is a note."""
@@ -95,6 +97,11 @@ class Report:
         self.need_memories()
         return page_of(self.title, report_data(*self._parts(), timed=False))
 
+    def trace(self) -> dict[str, Any]:
+        """Return events for Perfetto and ``chrome://tracing``; ValueError if there is no memory."""
+        self.need_memories()
+        return trace_of(self.memories, self.runs)
+
     def picture(self) -> Figure:
         """Draw a row for each memory and a column for each plan; ImportError without matplotlib."""
         from tvm_ext.report.picture import picture_of
@@ -103,14 +110,20 @@ class Report:
         return picture_of(self.title, self.memories)
 
     def save(self, path: str | Path) -> None:
-        """Write a page or a picture, as the suffix says: ``.html``, ``.svg``, ``.png``, ``.pdf``.
+        """Write the report as the suffix says.
 
-        Raises ValueError if the suffix is another, or there is no memory to show; ImportError
-        for a picture without matplotlib.
+        A page is ``.html``, a picture ``.svg``, ``.png`` or ``.pdf``, `data` are ``.json``, and
+        `trace` is ``.trace``. Raises ValueError if the suffix is another, or there is no memory to
+        show; ImportError for a picture without matplotlib.
         """
         check_suffix(path)
-        if Path(path).suffix.lower() == ".html":
-            Path(path).write_text(self.page(), encoding="utf-8")
+        texts = {
+            ".html": self.page,
+            ".json": lambda: json.dumps(self.data(), indent=2) + "\n",
+            ".trace": lambda: json.dumps(self.trace()) + "\n",
+        }
+        if text := texts.get(Path(path).suffix.lower()):
+            Path(path).write_text(text(), encoding="utf-8")
         else:
             from tvm_ext.report.drawing import save_picture
 
@@ -131,10 +144,10 @@ class Report:
         if lines or not parts:
             parts.append(html_table(self.title, ("notes",), ((line,) for line in lines)))
         if self.memories:
+            name, page = escape(f"Memory of {self.title}"), escape(self.page())
             parts.append(
-                f'<iframe sandbox="allow-scripts" title="{escape(f"Memory of {self.title}")}" '
-                f'style="width:100%;height:640px;border:1px solid" srcdoc="{escape(self.page())}">'
-                "</iframe>"
+                f'<iframe sandbox="allow-scripts allow-downloads" title="{name}" '
+                f'style="width:100%;height:640px;border:1px solid" srcdoc="{page}"></iframe>'
             )
         return "".join(parts)
 

@@ -27,9 +27,7 @@ from tvm_ext.report import MemoryView  # noqa: E402
 
 def values_of(arena: MemoryView) -> dict[str, list[int]]:
     """Return the file's values that each buffer holds: names end in a value's number."""
-    also = {
-        name: note.what.partition("; also ")[2].split(", ") for name, note in arena.notes.items()
-    }
+    also = {name: note.what.removeprefix("also ").split(", ") for name, note in arena.notes.items()}
     return {b: [int(n.split()[-1]) for n in (b, *others) if n] for b, others in also.items()}
 
 

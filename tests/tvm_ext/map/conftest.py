@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -95,19 +96,21 @@ class OpenPage:
         self.settle()
 
     def pixels(self, plan: int, x: float, y: float, width: float, height: float) -> list[list[int]]:
-        """The colours (red, green, blue) of a rectangle of a plan's canvas, row by row."""
-        return self.run(
-            "const canvas = memoryMap.page.drawings[arguments[0]].canvas;"
-            "const [x, y, w, h] = [...arguments].slice(1).map(Math.round);"
-            "const found = canvas.getContext('2d').getImageData(x, y, w, h).data, all = [];"
-            "for (let at = 0; at < found.length; at += 4) all.push([...found.slice(at, at + 3)]);"
-            "return all",
-            plan,
-            x,
-            y,
-            width,
-            height,
-        )
+        """The colours (red, green, blue) of a rectangle of a plan, row by row."""
+        image = pytest.importorskip("PIL.Image", reason="the package pillow is not there")
+        around = self.read(".plan .map", "e.getBoundingClientRect().toJSON()")[plan]
+        left, top = round(around["x"] + x), round(around["y"] + y)
+        with image.open(BytesIO(self.browser.get_screenshot_as_png())) as whole:
+            part = whole.convert("RGB").crop((left, top, left + width, top + height))
+            return [list(part.getpixel((x, y))) for y in range(height) for x in range(width)]
+
+    def colour(self, name: str) -> list[int]:
+        """A colour of the theme: red, green, blue."""
+        text = self.run(
+            "return getComputedStyle(document.documentElement).getPropertyValue(arguments[0])",
+            f"--{name}",
+        ).strip()
+        return [int(text[at : at + 2], 16) for at in (1, 3, 5)]
 
     def move_to(self, x: float, y: float) -> None:
         """Move the mouse to a place in the window."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from program_text import program_source
 
@@ -38,6 +40,39 @@ def test_a_picture_is_written(table, tmp_path):
     out = tmp_path / "map.png"
     assert main(["map", table, "-o", str(out), "--planners", "best"]) == 0
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_data_and_a_trace_are_written(tmp_path):
+    """A trace has each buffer while it is live, the bytes that are, and each run of a pipe."""
+    data, trace = tmp_path / "map.json", tmp_path / "map.trace"
+    assert main(["map", "ascend:gelu:lowest", "-o", str(data)]) == 0
+    assert main(["map", "ascend:gelu:lowest", "-o", str(trace)]) == 0
+    (memory,) = json.loads(data.read_text())["memories"]
+    (run,) = json.loads(data.read_text())["runs"]
+    events = json.loads(trace.read_text())["traceEvents"]
+    (plan,) = memory["plans"]
+    lives = sorted(
+        (buffer["name"], begin, end)
+        for buffer in memory["buffers"]
+        for begin, end in buffer["live"]
+    )
+    begun = [event for event in events if event["ph"] == "b"]
+    ended = [event for event in events if event["ph"] == "e"]
+    found = [(b["name"], b["ts"], e["ts"]) for b, e in zip(begun, ended, strict=True)]
+    assert sorted(found) == lives
+    offsets = {event["name"]: event["args"]["offsets"] for event in begun}
+    for buffer, at in zip(memory["buffers"], plan["offsets"], strict=True):
+        assert offsets[buffer["name"]] == at
+        assert buffer["type"].startswith("float")
+    counted = {event["ts"]: event["args"]["bytes"] for event in events if event["ph"] == "C"}
+    for at, nbytes in counted.items():
+        live = [name for name, begin, end in lives if begin <= at < end]
+        sizes = {buffer["name"]: buffer["size"] * buffer["slots"] for buffer in memory["buffers"]}
+        assert nbytes == sum(sizes[name] for name in live)
+    spans = [event for event in events if event["ph"] == "X" and event["pid"] == 2]
+    assert max(event["ts"] + event["dur"] for event in spans) == run["makespan"]
+    named = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert named == {pipe for pipe, _, _ in run["pipes"]}
 
 
 SHARED = program_source("""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import corpus
@@ -187,6 +188,9 @@ def test_the_bindings_of_a_network_are_its_lines():
         name = re.sub(r"\W", "_", buffer.name)  # As the text has it.
         assert re.match(rf"\s*{name}: R\.Tensor", lines[note.allocated])
         (made,) = note.writes
+        assert re.fullmatch(r"float32 \d+(×\d+)*", note.type)
+        elements = math.prod(map(int, note.type.removeprefix("float32 ").split("×")))
+        assert 4 * elements == buffer.size
         assert note.what == f"made by {lines[made].strip().partition('(')[0]}"
         assert lines[made].rstrip().endswith(f"{name})")
         ((first, last),) = scope.lines_of(buffer.name)

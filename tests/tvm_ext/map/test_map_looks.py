@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import itertools
+from base64 import b64decode
+from io import BytesIO
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,8 +17,6 @@ from tvm_ext.report import MemoryView, PlannedProblem, Report
 SIZES = ((390, 844), (1400, 900), (2560, 1300))
 SOME = [SIZES[0], *(pytest.param(*size, marks=pytest.mark.slow) for size in SIZES[1:])]
 THEMES = ("light", "dark")
-SIZE_ALPHA = 0.8
-"""How strong the size below a name is drawn; see `names` in `draw.js`."""
 
 
 def overlap(one, two) -> bool:
@@ -27,12 +28,6 @@ def overlap(one, two) -> bool:
 
 def near(colour, wanted, most=3) -> bool:
     return all(abs(a - b) <= most for a, b in zip(colour, wanted, strict=True))
-
-
-def colour(page, name: str) -> list[int]:
-    """A colour of the theme: red, green, blue."""
-    text = page.run("return memoryMap.page.theme[arguments[0]]", name)
-    return [int(text[at : at + 2], 16) for at in (1, 3, 5)]
 
 
 @pytest.mark.parametrize(("width", "height"), SOME)
@@ -51,7 +46,7 @@ def test_a_map_is_in_sight_and_drawn(open_page, network, width, height):
             assert min(rect["left"], rect["top"]) >= 0, rect
             assert rect["right"] <= width + 0.5, rect
             assert rect["bottom"] <= height + 0.5, rect
-        plans = page.read(".plan canvas", "e.getBoundingClientRect().toJSON()")
+        plans = page.read(".plan .map", "e.getBoundingClientRect().toJSON()")
         assert len(plans) == 2
         assert sum(plan["width"] for plan in plans) >= width / 3
         assert all(plan["height"] >= 300 for plan in plans)
@@ -60,7 +55,7 @@ def test_a_map_is_in_sight_and_drawn(open_page, network, width, height):
         assert panel[0] <= panel[1]
         page.run("memoryMap.page.goToPeak()")
         page.settle()
-        fill = colour(page, "strong")
+        fill = page.colour("strong")
         for at, placement in enumerate(network.memories[0].plans):
             box = page.boxes(placement.peak().live[0], at)[0]
             place = plans[at]
@@ -77,23 +72,22 @@ def test_labels_can_be_read_on_every_colour(open_page, kernel):
         least = page.run(
             """
             const { page } = memoryMap, found = [];
-            const parts = (colour) => colour.match(/[0-9a-f]{2}/g).map((one) => parseInt(one, 16));
+            const style = getComputedStyle(document.documentElement);
+            const parts = (colour) => colour
+              .replace(/var\\((.*)\\)/, (_, name) => style.getPropertyValue(name))
+              .match(/[0-9a-f]{2}/g).map((one) => parseInt(one, 16));
             const light = (rgb) => rgb.map((one) => one / 255)
               .map((one) => (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4))
               .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
             for (const [way] of page.colours.ways) {
-              const { classes } = page.colours.of(page.memory.plans[0], way, page.theme);
+              const { classes } = page.colours.of(page.memory.plans[0], way);
               for (const { fill, ink } of classes) {
-                for (const alpha of [1, LESS_ALPHA]) {
-                  const ground = parts(fill);
-                  const text = parts(ink).map((one, at) => alpha * one + (1 - alpha) * ground[at]);
-                  const [a, b] = [light(text), light(ground)].sort((one, two) => two - one);
-                  found.push((a + 0.05) / (b + 0.05));
-                }
+                const [a, b] = [fill, ink].map(parts).map(light).sort((one, two) => two - one);
+                found.push((a + 0.05) / (b + 0.05));
               }
             }
             return Math.min(...found);
-            """.replace("LESS_ALPHA", str(SIZE_ALPHA))
+            """
         )
         assert least >= 4.5, theme
 
@@ -118,9 +112,9 @@ def test_ties_of_the_peak_are_said_and_drawn(open_page):
     text = page.texts("#peak")[0]
     assert "at 3 places: position 0, position 2, position 4" in text
     assert "Elsewhere at most 64 B are in use, at position 1" in text
-    canvas = page.read(".plan canvas", "[e.clientWidth, e.clientHeight]")[0]
+    canvas = page.read(".plan .map", "[e.clientWidth, e.clientHeight]")[0]
     column = page.pixels(0, canvas[0] - 3, 0, 1, canvas[1])
-    peak = colour(page, "peak")
+    peak = page.colour("peak")
     rows = [at for at, pixel in enumerate(column) if near(pixel, peak, 60)]
     for place in (0, 2, 4):
         y = page.run(
@@ -145,3 +139,52 @@ def test_lines_are_chosen_by_the_keyboard(open_page, kernel):
     page.keys("\ue013")
     assert page.marked("chosen") == {line - 1}
     assert page.texts("#facts h2") == [f"Live at line {line}"]
+
+
+def test_folded_lines_have_numbers_and_layers(open_page, network):
+    page = open_page(network)
+    page.at_size(1400, 700)
+    page.run("const { page } = memoryMap; page.view.fit(page.memory); page.draw()")
+    page.settle()
+    texts = page.read("#program-body text", "e.textContent")
+    labels = network.memories[0].axis.labels
+    assert {"20", "40"} <= {*texts}
+    layers = {label.partition(" ")[0].split(".")[0] for label in labels if label}
+    assert len(layers & {*texts}) >= 3
+    # A band of the first column spans the lines of a layer.
+    bands = page.run("return memoryMap.page.program.bands.filter(([depth]) => !depth)")
+    for _, first, end, text in bands:
+        inside = {label for label in labels[first:end] if label}
+        assert all(label.startswith(text) for label in inside), (text, inside)
+    assert page.complaints() == []
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_picture_is_saved_as_it_is_seen(open_page, network, theme):
+    page = open_page(network)
+    page.at_size(1400, 900, theme)
+    root = ElementTree.fromstring(page.run("return memoryMap.page.picture()"))
+    text = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"stock (StaticPlanBlockMemory)", "best"} <= {*text}
+    whole = ElementTree.tostring(root, encoding="unicode")
+    assert "var(" not in whole
+    paper = page.run("return getComputedStyle(document.body).backgroundColor")
+    red, green, blue = page.colour("paper")
+    assert paper == f"rgb({red}, {green}, {blue})"
+    assert f"#{red:02x}{green:02x}{blue:02x}" in whole
+    # The browser makes an image of it, twice as large, whose size is that of the picture.
+    page.run(
+        "window.saved = []; HTMLAnchorElement.prototype.click = function () {"
+        " window.saved.push([this.download, this.href]); }"
+    )
+    page.browser.execute_async_script(
+        "const done = arguments[0], { page } = memoryMap;"
+        "page.save('svg').then(() => page.save('png')).then(done, done)"
+    )
+    (vector, _), (dots, url) = page.run("return window.saved")
+    assert vector.endswith(".svg")
+    assert dots.endswith(".png")
+    image = pytest.importorskip("PIL.Image", reason="the package pillow is not there")
+    with image.open(BytesIO(b64decode(url.partition(",")[2]))) as made:
+        assert made.size == (2 * int(root.get("width")), 2 * int(root.get("height")))
+    assert page.complaints() == []

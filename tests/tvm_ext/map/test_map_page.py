@@ -38,8 +38,8 @@ const set = async (id, value) => {
   await drawn();
 };
 (async () => {
-  for (const scope of document.getElementById("scope").options) {
-    await set("scope", scope.value);
+  for (const scope of document.getElementById("memory").options) {
+    await set("memory", scope.value);
     for (const way of document.getElementById("colour").options) await set("colour", way.value);
     const all = page.memory.buffers.length;
     for (let at = 0; at < all; at += Math.ceil(all / 8)) {
@@ -101,7 +101,7 @@ def test_on_paper_there_are_all_lines_and_no_controls(open_page, network):
         "return Math.max(...[...document.querySelectorAll('.row')].map(e =>"
         "e.getBoundingClientRect().bottom))"
     )
-    canvas = page.read(".plan canvas", "e.getBoundingClientRect().bottom")
+    canvas = page.read(".plan .map", "e.getBoundingClientRect().bottom")
     assert all(abs(one - bottom) < 40 for one in canvas)
     assert not any(page.read(".buttons, header label", "e.offsetParent !== null"))
     page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
@@ -114,7 +114,7 @@ def test_on_paper_there_are_all_lines_and_no_controls(open_page, network):
 def test_the_address_names_the_chosen_buffer(open_page, memories):
     page = open_page(memories)
     name = memories.memories[1].problem.buffers[-1].name
-    page.run("memoryMap.page.showScope(1)")
+    page.run("memoryMap.page.showMemory(1)")
     page.choose(name)
     address = page.browser.current_url
     assert "#memory=1&buffer=" in address
@@ -311,7 +311,7 @@ def test_twenty_thousand_buffers(open_page):
     page.keys("\ue007")
     # Found and entered, it is in sight and large enough to be seen.
     (box,) = page.boxes(buffer.name)
-    (map_,) = page.read(".plan canvas", "e.getBoundingClientRect().toJSON()")
+    (map_,) = page.read(".plan .map", "e.getBoundingClientRect().toJSON()")
     assert box["width"] >= 10
     assert box["height"] >= 10
     assert min(map_["right"], box["x"] + box["width"]) - max(map_["left"], box["x"]) >= 10
@@ -359,8 +359,6 @@ def test_the_page_works_in_a_notebook(browser, tmp_path):
     browser.get(page.as_uri())
     browser.switch_to.frame(0)
     assert "tensor1" in browser.execute_script("return document.body.innerText")
-    assert browser.execute_script(
-        "const c = document.querySelector('canvas'); return c.width * c.height"
-    )
+    assert browser.execute_script("return document.querySelectorAll('.plan svg path').length")
     browser.switch_to.default_content()
     assert browser.get_log("browser") == []

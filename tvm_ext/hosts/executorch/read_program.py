@@ -109,9 +109,9 @@ class _Method:
                 buffers.append(Buffer(own, piece.end - piece.begin, live, alignment=unit))
                 offsets[own], peak = (piece.begin,), max(peak, piece.end)
                 tensor = self.tensors[piece.values[0]]
-                shape = ", ".join(map(str, tensor.sizes))
-                views = f"; also {', '.join(others)}" if others else ""
-                notes[own] = BufferNote(what=f"{tensor.scalar_type.name.lower()}[{shape}]{views}")
+                kind = f"{tensor.scalar_type.name.lower()} {'×'.join(map(str, tensor.sizes))}"
+                views = f"also {', '.join(others)}" if others else ""
+                notes[own] = BufferNote(type=kind.rstrip(), what=views)
             if buffers:
                 memory = MemoryScope(f"global.arena{arena}")
                 problem = Problem(tuple(buffers), memory, name=f"{memory.name} of {method}")

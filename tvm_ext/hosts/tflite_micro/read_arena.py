@@ -45,7 +45,7 @@ def _view(found: Fit, choice: Fitting, ask: Ask) -> MemoryView:
     if not choice.in_place and not choice.moved:
         plans = (PlannedProblem(STOCK, choice.problem, found.stock), *plans)
     notes = {
-        each.name: BufferNote(what=_shape(choice.model, each.tensor))
+        each.name: BufferNote(each.name.partition(";")[0], _shape(choice.model, each.tensor))
         for each in choice.arena.residents
         if each.tensor is not None
     }
@@ -55,12 +55,12 @@ def _view(found: Fit, choice: Fitting, ask: Ask) -> MemoryView:
 
 def _shape(model: Model, number: int) -> str:
     tensor = model.tensors[number]
-    return f"{tensor.type}[{', '.join(map(str, tensor.shape))}]"
+    return f"{tensor.type} {'×'.join(map(str, tensor.shape))}".rstrip()
 
 
 def _axis(model: Model, arena: ArenaHead) -> Axis:
     """Return a line for the inputs and one for each operator, with the times of each."""
-    lines, begins = ["inputs"], [0]
+    lines, begins, labels = ["inputs"], [0], ["inputs"]
     for step in arena.steps:
         graph = model.subgraphs[step.subgraph]
         one = graph.operators[step.operator]
@@ -70,6 +70,8 @@ def _axis(model: Model, arena: ArenaHead) -> Axis:
         ]
         lines.append(f"{names[0]} = {one.name}({names[1]})")
         begins.append(step.time)
+        labels.append(one.name)
     end = max((each.last for each in arena.residents), default=0) + 1
     where = [sum(begin <= time for begin in begins) - 1 for time in range(end + 1)]
-    return Axis(tuple(lines), tuple(where), name=Path(model.name).stem)
+    name = Path(model.name).stem
+    return Axis(tuple(lines), tuple(where), name, labels=tuple(labels))

@@ -4,82 +4,49 @@
 // Paul Tol's light colours (SRON/EPS/TN/09-002), told apart by colour-blind readers.
 const PALETTE = ["#77aadd", "#eedd88", "#ee8866", "#99ddff", "#44bb99", "#ffaabb", "#aaaa00",
   "#dddddd", "#bbcc33"];
-const DARK_TEXT = "#14181d";
 
-function paletteClass(at, label) {
-  return { fill: PALETTE[at % PALETTE.length], ink: DARK_TEXT, label, pattern: null };
+function kind(label, fill = "var(--box)", pattern = null) {
+  return { label, fill, pattern, ink: fill === "var(--box)" ? "var(--box-ink)" : "#14181d" };
 }
 
 const LEVELS = [
-  { level: 2, label: "level 2: shares with nothing on another pipe", pattern: null },
-  { level: 1, label: "level 1: shares in step", pattern: "lines" },
-  { level: 0, label: "level 0: shares wherever lives allow", pattern: "cross" },
+  kind("level 2: shares with nothing on another pipe"),
+  kind("level 1: shares in step", PALETTE[1], "lines"),
+  kind("level 0: shares wherever lives allow", PALETTE[2], "cross"),
 ];
+
+// By size, of the top of the map: the least share, its label, its colour.
+const SIZES = [[1 / 4, "a quarter of the map or more", 2], [1 / 16, "a 16th or more", 1],
+  [1 / 64, "a 64th or more", 0], [0, "less", 7]];
 
 class Colours {
   constructor(memory) {
     this.memory = memory;
+    this.pipes = [...new Set(memory.buffers.map(({ pipes }) => pipes.join(" + ")))];
     this.ways = [["peak", "what is live at the peak"]];
     if (memory.plans.some((plan) => plan.levels)) this.ways.push(["level", "reuse level"]);
-    if (memory.buffers.some((buffer) => buffer.pipes.length)) this.ways.push(["pipe", "pipes"]);
+    if (memory.buffers.some(({ pipes }) => pipes.length)) this.ways.push(["pipe", "pipes"]);
     this.ways.push(["size", "size"]);
   }
   // For one plan: the classes, and the class of each buffer.
-  of(plan, way, theme) {
-    const plain = (label) => ({ fill: theme.box, ink: theme.boxInk, label, pattern: null });
-    const buffers = this.memory.buffers;
-    if (way === "peak") {
-      const live = new Set(plan.peakLive);
-      const classes = [plain("not live at the peak"), {
-        fill: theme.strong, ink: theme.strongInk, pattern: null, border: true,
-        label: "live at the peak of its plan (thick border)",
-      }];
-      return { classes, of: (at) => (live.has(at) ? 1 : 0) };
-    }
+  of(plan, way) {
+    const { buffers, top } = this.memory;
     if (way === "level" && plan.levels) {
-      const classes = LEVELS.map(({ label, pattern }, at) => ({
-        fill: [theme.box, PALETTE[1], PALETTE[2]][at], ink: at ? DARK_TEXT : theme.boxInk,
-        label, pattern,
-      }));
-      return { classes, of: (at) => 2 - plan.levels[at][0] };
+      return { classes: LEVELS, of: (at) => 2 - plan.levels[at][0] };
     }
     if (way === "pipe") {
-      const names = [...new Set(buffers.map((buffer) => buffer.pipes.join(" + ")))];
-      return {
-        classes: names.map((name, at) => paletteClass(at, name || "no pipe")),
-        of: (at) => names.indexOf(buffers[at].pipes.join(" + ")),
-      };
+      const classes = this.pipes.map((name, at) =>
+        kind(name || "no pipe", PALETTE[at % PALETTE.length]));
+      return { classes, of: (at) => this.pipes.indexOf(buffers[at].pipes.join(" + ")) };
     }
-    const edges = [1 / 4, 1 / 16, 1 / 64, 0].map((part) => part * this.memory.top);
-    const names = ["a quarter of the map or more", "a 16th or more", "a 64th or more", "less"];
-    const shades = [PALETTE[2], PALETTE[1], PALETTE[0], PALETTE[7]];
-    return {
-      classes: names.map((label, at) => ({ fill: shades[at], ink: DARK_TEXT, label, pattern: null })),
-      of: (at) => edges.findIndex((edge) => buffers[at].size >= edge),
+    if (way === "size") {
+      const classes = SIZES.map(([, label, colour]) => kind(label, PALETTE[colour]));
+      return { classes, of: (at) => SIZES.findIndex(([part]) => buffers[at].size >= part * top) };
+    }
+    const live = new Set(plan.peakLive), strong = {
+      label: "live at the peak of its plan (thick border)", fill: "var(--strong)",
+      ink: "var(--strong-ink)", pattern: null, border: true,
     };
+    return { classes: [kind("not live at the peak"), strong], of: (at) => (live.has(at) ? 1 : 0) };
   }
-}
-
-// Diagonal lines within a rectangle. They are anchored to the canvas, so that neighbours match, and
-// begin a path of their own: a caller has to stroke its path before, or begin it behind this.
-function hatch(context, left, top, right, bottom, colour, step, crossed) {
-  if (left >= right || top >= bottom) return;
-  context.save();
-  context.beginPath();
-  context.rect(left, top, right - left, bottom - top);
-  context.clip();
-  context.strokeStyle = colour;
-  context.lineWidth = 1;
-  context.beginPath();
-  for (let sum = Math.floor((left + top) / step) * step; sum < right + bottom; sum += step) {
-    context.moveTo(sum - bottom, bottom);
-    context.lineTo(sum - top, top);
-  }
-  const last = crossed ? right - top : -Infinity;
-  for (let gap = Math.floor((left - bottom) / step) * step; gap < last; gap += step) {
-    context.moveTo(gap + top, top);
-    context.lineTo(gap + bottom, bottom);
-  }
-  context.stroke();
-  context.restore();
 }

@@ -2,15 +2,18 @@
 
 function make(tag, text = "", className = "") {
   const element = document.createElement(tag);
-  // Names may break between their words; an option has only text.
-  const parts = tag === "option" ? [text]
-    : text.split(/(?<=[_./:])(?![\d\s]|$)|(?<=[a-z])(?=[A-Z][a-z])/);
-  parts.forEach((part, at) => {
+  // Names may break between their words.
+  text.split(/(?<=[_./:])(?![\d\s]|$)|(?<=[a-z])(?=[A-Z][a-z])/).forEach((part, at) => {
     if (at) element.append(document.createElement("wbr"));
     if (part !== "") element.append(part);
   });
   if (className) element.className = className;
   return element;
+}
+
+// Gives a field of choices its options, [value, text].
+function fill(select, options) {
+  select.replaceChildren(...options.map(([value, text]) => new Option(text, value)));
 }
 
 function table(head, rows) {
@@ -26,29 +29,54 @@ function table(head, rows) {
   return element;
 }
 
-function number(text) { return make("td", text, "number"); }
+// A table of facts, [name, value]; those without a value are left out.
+function factsOf(rows) {
+  return table(null, rows.filter(([, value]) => value !== "" && value !== null)
+    .map(([name, value]) => [make("th", name), value]));
+}
+
+function number(text, title = "") {
+  const cell = make("td", text, "number");
+  if (title) cell.title = title;
+  return cell;
+}
+
+function note(text) { return make("p", text, "note"); }
 
 const STATUS = {
   optimal: "optimal: proven", feasible: "fits", infeasible: "proven not to fit",
   "not found": "does not fit",
 };
 
-const MOST_LEFT = 500; // Lines of what is not planned.
+const FEW_LEFT = 12, MOST_LEFT = 500; // Lines of what is not planned.
 
 function planText(plan) {
   return [STATUS[plan.status], plan.remark, plan.penalty ? `penalty ${countText(plan.penalty)}` : "",
     plan.makespan === null ? "" : `${countText(plan.makespan)} cycles`].filter(Boolean).join(" · ");
 }
 
+function peakText({ given: { capacity } }, plan) {
+  return `peak ${bytesText(plan.peak)}${eachText()}` +
+    (capacity === null ? "" : ` of ${bytesText(capacity)}`);
+}
+
 class Panel {
   constructor(page) {
     this.page = page;
-    this.parts = Object.fromEntries(["facts", "results", "why", "peak", "table", "runs", "left"]
-      .map((name) => [name, document.getElementById(name)]));
     this.peakPlan = 0;
   }
   get memory() { return this.page.memory; }
-  put(name, elements) { this.parts[name].replaceChildren(...elements); }
+  put(id, elements) { byId(id).replaceChildren(...elements); }
+  // All that is of the memory as a whole.
+  show() {
+    this.peakPlan = 0;
+    this.nothing();
+    this.peak();
+    this.plans();
+    this.why();
+    this.runs();
+    this.left();
+  }
   // An element that does something when it is clicked, or entered by the keyboard.
   active(element, action) {
     element.tabIndex = 0;
@@ -65,121 +93,96 @@ class Panel {
   link(index) { return this.toBuffer(make("a", this.memory.buffers[index].name), index); }
   // Positions by their rows, as links.
   places(positions) {
-    const { rows } = this.memory;
-    return positions.map((position) => this.active(make("a", rows.name(position), "at"),
+    return positions.map((position) => this.active(make("a", this.memory.rows.name(position), "at"),
       () => this.page.goToRow(position)));
   }
-  links(indices, most = 12) {
+  // A cell with the first of some elements; empty where there is none.
+  some(elements, most = 12) {
+    if (!elements.length) return "";
     const cell = make("td", "", "name");
-    indices.slice(0, most).forEach((index, at) => {
-      if (at) cell.append(", ");
-      cell.append(this.link(index));
-    });
-    if (indices.length > most) cell.append(` and ${indices.length - most} more`);
+    elements.slice(0, most).forEach((element, at) => cell.append(at ? ", " : "", element));
+    if (elements.length > most) cell.append(` and ${elements.length - most} more`);
     return cell;
   }
+  links(indices) { return this.some(indices.map((index) => this.link(index))); }
   lines(numbers) {
-    const cell = make("td"), most = 10;
-    numbers.slice(0, most).forEach((line, at) => {
-      if (at) cell.append(", ");
-      cell.append(this.active(make("a", String(line + 1)), () => this.page.goToLine(line)));
-    });
-    if (numbers.length > most) cell.append(` and ${numbers.length - most} more`);
-    return cell;
+    return this.some(numbers.map((line) =>
+      this.active(make("a", String(line + 1)), () => this.page.goToLine(line))), 10);
   }
   // ------------------------------------------------------------------------------ one buffer
   buffer(index) {
-    const buffer = this.memory.buffers[index], rows = [];
-    const listing = this.memory.rows.listing;
-    rows.push(["size", exactText(buffer.size) + (buffer.slots > 1 ? " a slot" : "")]);
-    if (buffer.slots > 1) rows.push(["slots", String(buffer.slots)]);
-    if (buffer.what) rows.push(["what", buffer.what]);
-    rows.push(["alignment", `${buffer.alignment} B`]);
+    const buffer = this.memory.buffers[index], { rows } = this.memory;
     const ranges = buffer.live.map(([begin, end]) => {
       const positions = `positions ${begin} to ${end - 1}`;
-      if (!listing) return positions;
-      const [first, last] = [this.memory.rows.clamp(begin), this.memory.rows.clamp(end - 1)];
-      const lines = `lines ${listing.lineOf[first] + 1} to ${listing.lineOf[last] + 1}`;
-      return `${lines} (${positions})`;
+      return rows.listing
+        ? `lines ${rows.line(begin) + 1} to ${rows.line(end - 1) + 1} (${positions})` : positions;
     });
-    rows.push(["live", ranges.join("; ")]);
-    if (buffer.allocated !== null) rows.push(["allocated", this.lines([buffer.allocated])]);
-    if (buffer.writes.length) rows.push(["written", this.lines(buffer.writes)]);
-    if (buffer.reads.length) rows.push(["read", this.lines(buffer.reads)]);
-    if (buffer.pipes.length) rows.push(["pipes", buffer.pipes.join(", ")]);
-    if (buffer.pinned) rows.push(["pinned at", buffer.pinned.join(", ")]);
-    if (this.memory.partners[index].length) {
-      rows.push(["may go in place with", this.links(this.memory.partners[index])]);
-    }
-    const elements = [make("h2", buffer.name), table(null, rows.map(([name, value]) =>
-      [make("th", name), value]))];
-    for (const plan of this.memory.plans) elements.push(...this.inPlan(index, plan));
-    this.put("facts", elements);
+    this.put("facts", [make("h2", buffer.name), factsOf([
+      ["size", exactText(buffer.size) + (buffer.slots > 1 ? " a slot" : "")],
+      ["type", buffer.type],
+      ["slots", buffer.slots > 1 ? String(buffer.slots) : ""],
+      ["what", buffer.what],
+      ["alignment", `${buffer.alignment} B`],
+      ["live", ranges.join("; ")],
+      ["allocated", buffer.allocated === null ? "" : this.lines([buffer.allocated])],
+      ["written", this.lines(buffer.writes)],
+      ["read", this.lines(buffer.reads)],
+      ["pipes", buffer.pipes.join(", ")],
+      ["pinned at", buffer.pinned?.join(", ") ?? ""],
+      ["may go in place with", this.links(this.memory.partners[index])],
+    ]), ...this.memory.plans.flatMap((plan) => this.inPlan(index, plan))]);
   }
   inPlan(index, plan) {
-    const rows = [], size = this.memory.buffers[index].size;
-    const offsets = plan.offsets[index];
-    rows.push([offsets.length > 1 ? "offsets" : "offset",
-      offsets.map(scaledBytes).map((offset) => `${countText(offset)} (0x${offset.toString(16)})`)
-        .join(", ") + eachText()]);
-    rows.push(["ends at",
-      offsets.map((offset) => countText(scaledBytes(offset + size))).join(", ") + eachText()]);
-    if (plan.levels) {
-      const [level, reason] = plan.levels[index];
-      rows.push(["reuse level", reason ? `${level}: it ${reason}` : String(level)]);
-    }
-    const sharers = this.memory.sharers(index, plan);
-    if (sharers.before.length) rows.push(["takes bytes of", this.links(sharers.before)]);
-    if (sharers.inPlace.length) rows.push(["in place with", this.links(sharers.inPlace)]);
-    if (sharers.after.length) rows.push(["leaves bytes to", this.links(sharers.after)]);
-    const costs = plan.paid.filter(([one, two]) => one === index || two === index);
-    for (const [one, two, cost] of costs.slice(0, 12)) {
-      const cell = make("td", `${countText(cost)} with `);
-      cell.append(this.link(one === index ? two : one));
-      rows.push(["sharing costs", cell]);
-    }
-    const at = plan.peakLive.includes(index)
-      ? `yes, ${shareText(this.memory.bytesOf(index, plan), plan.peak)} of the peak` : "no";
-    rows.push(["live at the peak", at]);
-    return [make("h2", `In the plan of ${plan.label}`),
-      table(null, rows.map(([name, value]) => [make("th", name), value]))];
+    const { size } = this.memory.buffers[index], offsets = plan.offsets[index];
+    const sharers = this.memory.sharers(index, plan), [level, reason] = plan.levels?.[index] ?? [];
+    const each = (text) => offsets.map(scaledBytes).map(text).join(", ") + eachText();
+    const costs = plan.paid.filter(([one, two]) => one === index || two === index).slice(0, 12);
+    const live = plan.peakLive.includes(index);
+    return [make("h2", `In the plan of ${plan.label}`), factsOf([
+      [offsets.length > 1 ? "offsets" : "offset",
+        each((offset) => `${countText(offset)} (0x${offset.toString(16)})`)],
+      ["ends at", each((offset) => countText(offset + scaledBytes(size)))],
+      ["reuse level", level === undefined ? "" : reason ? `${level}: it ${reason}` : String(level)],
+      ["takes bytes of", this.links(sharers.before)],
+      ["in place with", this.links(sharers.inPlace)],
+      ["leaves bytes to", this.links(sharers.after)],
+      ...costs.map(([one, two, cost]) => {
+        const cell = make("td", `${countText(cost)} with `);
+        cell.append(this.link(one === index ? two : one));
+        return ["sharing costs", cell];
+      }),
+      ["live at the peak", live
+        ? `yes, ${shareText(this.memory.bytesOf(index, plan), plan.peak)} of the peak` : "no"],
+    ])];
   }
   // --------------------------------------------------------------------------- several buffers
   nothing() {
-    this.put("facts", [make("p", this.memory.rows.listing
-      ? "Point at a buffer or at a line; click to keep it."
-      : "Point at a buffer; click to keep it.", "note")]);
+    const line = this.memory.rows.listing ? " or at a line" : "";
+    this.put("facts", [note(`Point at a buffer${line}; click to keep it.`)]);
   }
   line(line) {
-    const plan = this.memory.plans[this.peakPlan];
-    const live = this.memory.liveIn(line, line + 1);
+    const plan = this.memory.plans[this.peakPlan], live = this.memory.liveIn(line, line + 1);
     this.put("facts", [make("h2", `Live at line ${line + 1}`),
-      live.length ? this.list(live, plan, plan.peak) : make("p", "nothing", "note")]);
+      live.length ? this.list(live, plan) : note("nothing")]);
   }
-  list(indices, plan, whole, most = 60, action = (index) => this.page.choose(index, true)) {
-    const element = table(["buffer", "bytes", "share"], []);
+  list(indices, plan, most = 60, action = (index) => this.page.choose(index, true)) {
+    const element = table(["buffer", "bytes", "share"], []), whole = plan.peak;
     for (const index of indices.slice(0, most)) {
+      const { name, label: short, size, type } = this.memory.buffers[index];
       const bytes = this.memory.bytesOf(index, plan), row = element.insertRow();
+      const cell = make("td", short || name, "name"), slots = plan.offsets[index].length;
       row.className = "can";
-      row.dataset.buffer = this.memory.buffers[index].name;
-      const { name: full, label } = this.memory.buffers[index];
-      const name = make("td", full, "name");
-      if (label && !full.startsWith(label)) name.append(make("div", label, "note"));
-      const bar = make("div", "", "bar");
-      bar.style.width = `${Math.min(100, (100 * bytes) / Math.max(1, whole))}%`;
-      name.append(bar);
-      const slots = plan.offsets[index].length;
-      const size = number((slots > 1 ? `${slots} × ` : "") +
-        bytesText(this.memory.buffers[index].size));
-      size.title = `${countText(bytes)} bytes`;
-      row.append(name, size, number(shareText(bytes, whole)));
+      row.dataset.buffer = row.title = name;
+      if (type) cell.append(make("div", type, "note"));
+      cell.append(bar(bytes, whole));
+      row.append(cell, number((slots > 1 ? `${slots} × ` : "") + bytesText(size),
+        `${countText(bytes)} bytes`), number(shareText(bytes, whole)));
       this.toBuffer(row, index, () => action(index));
     }
     if (indices.length > most) {
       const rest = indices.slice(most)
         .reduce((sum, index) => sum + this.memory.bytesOf(index, plan), 0);
-      const row = element.insertRow();
-      row.append(make("td", `${countText(indices.length - most)} more`, "note"),
+      element.insertRow().append(make("td", `${countText(indices.length - most)} more`, "note"),
         number(bytesText(rest)), number(shareText(rest, whole)));
     }
     return element;
@@ -190,11 +193,7 @@ class Panel {
     if (plans.length > 1) {
       const select = make("select");
       select.setAttribute("aria-label", "Plan whose peak is shown");
-      plans.forEach((one, at) => {
-        const option = make("option", one.label);
-        option.value = String(at);
-        select.append(option);
-      });
+      fill(select, plans.map((one, at) => [at, one.label]));
       select.value = String(this.peakPlan);
       select.addEventListener("change", () => {
         this.peakPlan = Number(select.value);
@@ -202,25 +201,18 @@ class Panel {
       });
       elements.push(select);
     }
-    elements.push(this.reached(plan));
-    elements.push(make("p", `${countText(plan.peakLive.length)} buffers live at ` +
-      `${rows.name(plan.peakPosition)}, largest first:`));
-    const list = this.list(plan.peakLive, plan, plan.peak);
-    const gap = plan.peak - plan.peakOccupied;
+    const list = this.list(plan.peakLive, plan), gap = plan.peak - plan.peakOccupied;
     if (gap > 0) {
-      const row = list.insertRow(), name = make("td", "not used at that moment", "note");
-      const bar = make("div", "", "bar gap");
-      bar.style.width = `${(100 * gap) / plan.peak}%`;
-      name.append(bar);
-      row.append(name, number(bytesText(gap)), number(shareText(gap, plan.peak)));
+      const name = make("td", "not used at that moment", "note");
+      name.append(bar(gap, plan.peak, "bar gap"));
+      list.insertRow().append(name, number(bytesText(gap)), number(shareText(gap, plan.peak)));
     }
     list.id = "peak-list";
-    elements.push(list);
+    elements.push(this.reached(plan), make("p", `${countText(plan.peakLive.length)} buffers live at ` +
+      `${rows.name(plan.peakPosition)}, largest first:`), list);
     const double = plan.peakLive.reduce((sum, at) => sum + this.memory.bytesOf(at, plan), 0) -
       plan.peakOccupied;
-    if (double > 0) {
-      elements.push(make("p", `${exactText(double)} of these are shared in place.`, "note"));
-    }
+    if (double > 0) elements.push(note(`${exactText(double)} of these are shared in place.`));
     this.put("peak", elements);
   }
   // Where the peak is reached: what is mended at one place saves nothing while there is another.
@@ -228,8 +220,8 @@ class Panel {
     const { rows } = this.memory, most = 8, text = make("p", plan.remark
       ? `${exactText(plan.peak)} are the sum of the allocations. Most bytes are in use at `
       : `${exactText(plan.peak)} at `);
-    const seen = new Set();
-    const places = plan.peakPlaces.filter((at) => !seen.has(rows.name(at)) && seen.add(rows.name(at)));
+    const places = [...new Map(plan.peakPlaces.map((at) => [rows.name(at), at]).reverse()).values()]
+      .reverse();
     const count = places.length;
     if (count > 1) text.append(`${countText(count)} places: `);
     this.places(places.slice(0, most)).forEach((link, at) => text.append(at ? ", " : "", link));
@@ -243,95 +235,82 @@ class Panel {
     return text;
   }
   plans() {
-    const { scope, plans } = this.memory;
+    const { given: { bound, capacity, form }, plans, buffers } = this.memory;
     const rows = plans.flatMap((plan) => {
-      const peak = number(bytesText(plan.peak)), more = make("td", planText(plan), "note");
-      peak.title = `${countText(plan.peak)} bytes`;
-      more.colSpan = 3;
-      const factor = number(scope.bound ? (plan.peak / scope.bound).toFixed(3) : "");
-      return [[make("td", plan.label, "name"), peak, factor], [more]];
+      const more = note(planText(plan)), cell = make("td");
+      cell.colSpan = 3;
+      cell.append(more);
+      return [[make("td", plan.label, "name"), number(bytesText(plan.peak),
+        `${countText(plan.peak)} bytes`), number(bound ? (plan.peak / bound).toFixed(3) : "")], [cell]];
     });
-    rows.push([make("td", "lower bound"), number(bytesText(scope.bound))]);
-    if (scope.capacity !== null) {
-      rows.push([make("td", "capacity"), number(bytesText(scope.capacity))]);
-    }
-    const sum = this.memory.buffers.reduce((all, one) => all + one.size * one.slots, 0);
-    rows.push([make("td", "sum of all buffers"), number(bytesText(sum))]);
-    const element = table(["plan", each.unit && each.value === null ? "peak, for each" : "peak",
-      "÷ bound"], rows);
+    const sum = buffers.reduce((all, one) => all + one.size * one.slots, 0);
+    for (const [name, bytes] of [["lower bound", bound], ["capacity", capacity],
+      ["sum of all buffers", sum]]) if (bytes !== null) rows.push([name, number(bytesText(bytes))]);
+    const element = table(["plan", `peak${eachText() && ", for each"}`, "÷ bound"], rows);
     element.id = "plan-table";
-    const { form } = this.memory.scope;
-    this.put("table", [make("h2", "Plans"), element, ...(form ? [make("p", form, "note")] : [])]);
+    this.put("table", [make("h2", "Plans"), element, ...(form ? [note(form)] : [])]);
   }
   why() {
-    const elements = [];
-    for (const plan of this.memory.plans.filter((one) => one.why)) {
-      elements.push(make("h2", `Why the plan of ${plan.label} does not fit`));
-      for (const line of plan.why.split("\n")) {
-        const text = line.trimStart(), deep = line.length - text.length > 2;
-        const part = make("p", "", deep ? "deep" : "");
+    this.put("why", this.memory.plans.filter((one) => one.why).flatMap((plan) => [
+      make("h2", `Why the plan of ${plan.label} does not fit`), ...plan.why.split("\n").map((line) => {
+        const text = line.trimStart(), part = make("p", "", line.length - text.length > 2 ? "deep" : "");
         part.append(...this.said(text));
-        elements.push(part);
-      }
-    }
-    this.put("why", elements);
+        return part;
+      })]));
   }
   // A line of a message: names of buffers as links, long numbers with separators.
   said(text) {
-    const names = this.memory.index;
-    const first = /^(.+?): \d+ bytes/.exec(text)?.[1];
-    const begin = names.has(first) ? [this.link(names.get(first))] : [];
+    const { index } = this.memory, first = /^(.+?): \d+ bytes/.exec(text)?.[1];
+    const begin = index.has(first) ? [this.link(index.get(first))] : [];
     const rest = begin.length ? text.slice(first.length) : text;
     return [...begin, ...rest.split(/('[^']*')/).map((part) => {
-      const index = names.get(part.slice(1, -1));
-      if (part.startsWith("'") && index !== undefined) return this.link(index);
-      return part.startsWith("'") ? part
-        : part.replace(/(?<![\w.([])\d{4,}(?![\w.)])/g, (digits) => countText(digits));
+      const at = index.get(part.slice(1, -1));
+      if (part.startsWith("'")) return at === undefined ? part : this.link(at);
+      return part.replace(/(?<![\w.([])\d{4,}(?![\w.)])/g, (digits) => countText(digits));
     })];
   }
   runs() {
-    const runs = DATA.runs.filter((run) => run.function === this.memory.scope.function);
+    const runs = DATA.runs.filter((run) => run.function === this.memory.given.function);
     const elements = runs.length ? [make("h2", "Pipelines in simulation")] : [];
-    for (const run of runs) {
-      elements.push(make("p", `${run.label}: ${countText(run.makespan)} cycles`));
-      elements.push(table(["pipe", "busy", "idle"], run.pipes.map(([pipe, busy, idle]) =>
-        [make("td", pipe), number(shareText(busy, run.makespan)),
-          number(shareText(idle, run.makespan))])));
-      if (run.waits.length) {
-        elements.push(make("p", "Longest waits for bytes that another buffer uses:", "note"));
-        elements.push(table(["wait", "cycles"], run.waits.map(
-          ([pipe, buffer, other, cycles]) =>
+    for (const { label: planner, makespan, pipes, waits } of runs) {
+      elements.push(make("p", `${planner}: ${countText(makespan)} cycles`),
+        table(["pipe", "busy", "idle"], pipes.map(([pipe, ...times]) =>
+          [pipe, ...times.map((time) => number(shareText(time, makespan)))])));
+      if (waits.length) {
+        elements.push(note("Longest waits for bytes that another buffer uses:"),
+          table(["wait", "cycles"], waits.map(([pipe, buffer, other, cycles]) =>
             [make("td", `${pipe}: ${buffer} after ${other}`, "name"), number(countText(cycles))])));
       }
     }
     this.put("runs", elements);
   }
   left() {
-    const { left, notes } = DATA, elements = [], most = 12;
-    const note = (text) => make("div", text, "note");
+    const { left, notes } = DATA, elements = [];
     if (notes.length) elements.push(make("h2", "Notes"), ...notes.map(note));
     if (left.length) elements.push(make("h2", `Not planned: ${countText(left.length)}`));
-    elements.push(...left.slice(0, most).map(note));
-    if (left.length > most) {
+    elements.push(...left.slice(0, FEW_LEFT).map(note));
+    if (left.length > FEW_LEFT) {
       const details = make("details");
-      details.append(make("summary", `${countText(left.length - most)} more`));
-      details.append(...left.slice(most, MOST_LEFT).map(note));
+      details.append(make("summary", `${countText(left.length - FEW_LEFT)} more`),
+        ...left.slice(FEW_LEFT, MOST_LEFT).map(note));
       if (left.length > MOST_LEFT) details.append(note(`and ${countText(left.length - MOST_LEFT)} more`));
       elements.push(details);
     }
     this.put("left", elements);
   }
   results(indices, lines) {
-    const elements = [];
+    const elements = [], [plan] = this.memory.plans;
     if (indices.length) {
-      elements.push(make("h2", `Found ${countText(indices.length)}`));
-      const [plan] = this.memory.plans;
-      elements.push(this.list(indices, plan, plan.peak, 20, (index) => this.page.show(index)));
+      elements.push(make("h2", `Found ${countText(indices.length)}`),
+        this.list(indices, plan, 20, (index) => this.page.show(index)));
     }
-    if (lines.length) {
-      const text = table(null, [[make("th", "lines"), this.lines(lines)]]);
-      elements.push(text);
-    }
+    if (lines.length) elements.push(factsOf([["lines", this.lines(lines)]]));
     this.put("results", elements);
   }
+}
+
+function bar(part, whole, className = "bar") {
+  const element = make("div", "", className);
+  element.style.width = `${Math.min(100, (100 * part) / Math.max(1, whole))}%`;
+  return element;
 }

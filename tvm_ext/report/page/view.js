@@ -1,40 +1,38 @@
 // What part of a map is shown: rows down, bytes across. All columns of the page share it.
 
+const LEAST_LINE = 18; // Pixels of a line that is easy to read.
+
 class View {
   constructor() {
-    this.row = 0; // The row at the top edge.
-    this.rowPixels = 18;
-    this.byte = 0; // The byte at the left edge of each plan.
-    this.bytePixels = 1;
-    this.height = 100;
-    this.width = 100;
+    Object.assign(this, { row: 0, rowPixels: LEAST_LINE, byte: 0, bytePixels: 1 });
+    Object.assign(this, { height: 100, width: 100 }); // Of a plan, without its axis
   }
-  // Leaves room on the right for the names of lines.
   fit(memory, rowPixels = null) {
-    const all = Math.max(20, this.height - 8) / memory.rows.total;
-    this.leastRow = Math.min(all, memory.rows.listing ? 18 : all);
-    this.mostRow = Math.max(80, 400 * all);
+    this.leastRow = Math.max(20, this.height - 8) / memory.rows.total;
     this.rowPixels = rowPixels ?? this.leastRow;
-    this.row = 0;
+    this.fitBytes(memory);
+    this.keep(memory);
+    Object.assign(this, { row: 0, byte: 0 });
+  }
+  fitBytes(memory) {
     this.leastByte = Math.max(1, this.width - 16) / (memory.top * 1.04);
     this.bytePixels = this.leastByte;
-    this.byte = 0;
-    this.keep(memory);
   }
   keep(memory) {
-    this.rowPixels = Math.min(this.mostRow, Math.max(Math.min(this.leastRow, 18), this.rowPixels));
+    const most = Math.max(80, 400 * this.leastRow), least = Math.min(this.leastRow, LEAST_LINE);
+    this.rowPixels = Math.min(most, Math.max(least, this.rowPixels));
     this.bytePixels = Math.max(this.leastByte, Math.min(this.bytePixels, this.width));
     const rows = this.height / this.rowPixels, bytes = this.width / this.bytePixels;
     this.row = Math.max(0, Math.min(this.row, memory.rows.total + 2 - rows));
     this.byte = Math.max(0, Math.min(this.byte, memory.top * 1.04 + 16 / this.bytePixels - bytes));
   }
-  x(byte) { return (byte - this.byte) * this.bytePixels; }
-  y(row) { return (row - this.row) * this.rowPixels; }
+  x(byte) { return (byte - this.byte) * this.bytePixels + 4; }
+  y(row) { return (row - this.row) * this.rowPixels + AXIS; }
   rowAt(y) { return this.row + y / this.rowPixels; }
   byteAt(x) { return this.byte + x / this.bytePixels; }
   zoomRows(factor, y) {
     const row = this.rowAt(y);
-    this.rowPixels = Math.min(this.mostRow, Math.max(Math.min(this.leastRow, 18), this.rowPixels * factor));
+    this.rowPixels *= factor;
     this.row = row - y / this.rowPixels;
   }
   zoomBytes(factor, x) {
@@ -44,11 +42,10 @@ class View {
   }
   // Brings rows into sight, in the middle where they are not.
   reveal(top, bottom) {
-    const last = this.rowAt(this.height);
+    const last = this.rowAt(this.height), there = last - this.row;
     if (top >= this.row && bottom <= last) return;
-    if (bottom > this.row && top < last && bottom - top > last - this.row) return;
-    this.row = (top + bottom) / 2 - this.height / this.rowPixels / 2;
-    if (bottom - top > this.height / this.rowPixels) this.row = top - 1;
+    if (bottom > this.row && top < last && bottom - top > there) return;
+    this.row = bottom - top > there ? top - 1 : (top + bottom) / 2 - there / 2;
   }
   revealBytes(low, high) {
     const there = this.width / this.bytePixels;

@@ -325,7 +325,10 @@ def _read_steps(name: str, group: layer_group.PlannedGroup) -> tuple[Axis, dict[
         lines.append(f"    step {number}: {' | '.join(parts)}")
     notes = {
         item: BufferNote(
-            what=_what(group, item), reads=tuple(reads[item]), writes=tuple(writes[item])
+            type=_result(group.group.tensor(item)) if item in group.slices.tensors else "",
+            what=_what(group, item),
+            reads=tuple(reads[item]),
+            writes=tuple(writes[item]),
         )
         for item in group.local.sizes
     }
@@ -336,6 +339,5 @@ def _what(group: layer_group.PlannedGroup, name: str) -> str:
     if name not in group.slices.tensors:
         return f"working memory of {name}"
     tensor = group.group.tensor(name)
-    shape = " × ".join(map(str, tensor.shape))
     stays = ", stays between slices" if name in (*group.slices.kept, *group.slices.resident) else ""
-    return f"{tensor.kind.value}, {tensor.bits} bits × {shape} in all{stays}"
+    return f"{tensor.kind.value} in slices{stays}"

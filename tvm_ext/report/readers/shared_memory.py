@@ -141,7 +141,7 @@ def _read(
                 touched[event.what, buffer][len(lines) - 1] = None
     notes = {
         buffer: BufferNote(
-            what=type_and_shape(variable),
+            type=type_and_shape(variable),
             allocated=next(iter(touched[What.BEGIN, buffer]), None),
             reads=tuple(touched[What.READ, buffer]),
             writes=tuple({**touched[What.WRITE, buffer], **touched[What.COPY, buffer]}),

@@ -50,6 +50,7 @@ from tvm_ext.report.memory_view import (
     stock_plan,
 )
 from tvm_ext.report.report import Finding
+from tvm_ext.text import formula
 
 FOR_ASCEND = ("three_level",)
 """The default of a kernel for an Ascend core: the planner of `AscendPlanMemory`."""
@@ -197,18 +198,19 @@ def _views(
                 # Without the name of its memory, which says nothing in a view of that memory.
                 buffer.removesuffix(f"_{scope}").removesuffix(f".{scope}") or buffer,
                 type_and_shape(allocation.statement.buffer),
-                min(allocated, default=None),
-                tuple(sorted(reads[allocation.index])),
-                tuple(sorted(writes[allocation.index])),
-                tuple(sorted(pipes[buffer])),
+                allocated=min(allocated, default=None),
+                reads=tuple(sorted(reads[allocation.index])),
+                writes=tuple(sorted(writes[allocation.index])),
+                pipes=tuple(sorted(pipes[buffer])),
             )
         plans = tuple(placed[at] for placed in by_planner.values())
         yield MemoryView(name, plans, axis, notes, rules=rules)
 
 
 def type_and_shape(buffer: Var) -> str:
-    """Say what a buffer's elements are, and how many."""
-    return f"{buffer.ty.dtype.dtype} × {' × '.join(map(str, buffer.ty.shape))}"
+    """Write the type of a buffer's or tensor's elements, and its shape: ``float32 1×64×56``."""
+    shape = getattr(buffer.ty.shape, "values", buffer.ty.shape)
+    return f"{buffer.ty.dtype.dtype} {'×'.join(map(formula, shape))}".rstrip()
 
 
 def _lines_of_buffers(

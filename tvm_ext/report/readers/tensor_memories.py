@@ -43,8 +43,9 @@ from tvm_ext.report.memory_view import (
     planned,
     stock_plan,
 )
+from tvm_ext.report.readers.statement_memories import type_and_shape
 from tvm_ext.report.report import Finding
-from tvm_ext.tensor_names import operator_of
+from tvm_ext.tensor_names import label_of, operator_of
 from tvm_ext.text import formula
 
 SLOTS = "whole slots"
@@ -143,8 +144,9 @@ def _views(
     stock = found.stock.get(memory.name)
     for unit, group in groups:
         plans = tuple(_placements(function, group, unit, ask, stock))
-        own = f"{holds}, for each {unit_in(memory.func, unit, group.unit)}" if unit else holds
-        yield MemoryView(memory.name, plans, axis, notes, own, form=form, unit=unit)
+        named = unit_in(memory.func, unit, group.unit) if unit else ""
+        own = f"{holds}, for each {named}" if unit else holds
+        yield MemoryView(memory.name, plans, axis, notes, own, "", form, unit, named)
 
 
 def _placements(
@@ -258,14 +260,18 @@ def _read_bindings(
     bindings = list(bindings_of(memory.func.body))
     lines, printed_at = printed(memory.func, bindings)
     line_of = [0]
+    labels = [""] * len(lines)
     for binding in bindings:
         line_of.append(max(line_of[-1], *printed_at.get(binding.__chandle__(), ())))
+        labels[line_of[-1]] = label_of(binding)
     del line_of[0]
     allocated: dict[str, int] = {}
+    types: dict[str, str] = {}
     for binding, line in zip(bindings, line_of, strict=True):
         handle = binding.var.__chandle__()
         if handle in memory.buffer_of:
             allocated.setdefault(memory.buffer_of[handle], line)
+            types.setdefault(memory.buffer_of[handle], type_and_shape(binding.var))
     sides = memory.branches.values()
     moved = frozenset(order.moved if order is not None else ())
     notes = {}
@@ -284,5 +290,5 @@ def _read_bindings(
             what = f"made by {operator_of(bindings[first[0]].value)}" if first else ""
             what += ", moved" if uses.tensor in moved else ""
             places = (allocated[name], tuple(read), tuple(written))
-            notes[name] = BufferNote("", what, *places)
-    return Axis(lines, tuple(line_of), memory.name), notes
+            notes[name] = BufferNote("", types[name], what, *places)
+    return Axis(lines, tuple(line_of), memory.name, labels=tuple(labels)), notes
