@@ -178,9 +178,8 @@ def legalized(mod: IRModule, target: Target) -> IRModule:
     with target:
         first = relax_stages(target).first
         fusion = [at for at, one in enumerate(first) if one.info.name in FUSION]
-        return lowered_for(
-            target, lambda: Sequential(first[: min(fusion, default=None)])(mod), names
-        )
+        before = first[: min(fusion, default=len(first))]
+        return lowered_for(target, lambda: Sequential(before)(mod), names)
 
 
 @dataclass

@@ -222,7 +222,7 @@ def label_of(binding: Any) -> str:
     """Return what a binding is called: by its name, or else by the operator; empty without both."""
     if not _is_numbered(binding.var):
         return spoken(str(binding.var.name))
-    return operator_of(binding.value) if isinstance(binding.value, relax.Call) else ""
+    return operator_of(binding.value) if isinstance(binding.value, rx.Call) else ""
 
 
 def group_name(members: Sequence[Member]) -> str:

@@ -7,7 +7,7 @@ This module knows no TVM.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -117,7 +117,7 @@ class Report:
         show; ImportError for a picture without matplotlib.
         """
         check_suffix(path)
-        texts = {
+        texts: dict[str, Callable[[], str]] = {
             ".html": self.page,
             ".json": lambda: json.dumps(self.data(), indent=2) + "\n",
             ".trace": lambda: json.dumps(self.trace()) + "\n",
