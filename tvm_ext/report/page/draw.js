@@ -44,7 +44,7 @@ function grounded(x, y, text, colour, ground) {
 // name with several say more than the first, which many names have in common.
 function fitted(text, room) {
   if (widthOf(text) <= room) return text;
-  const words = text.split(/(?<=[./ ])(?=[^./ ])/);
+  const words = text.split(/(?<=[./ ])(?=[^./ [])/);
   let end = text;
   for (let from = 1; from < words.length; from++) {
     end = `…${words.slice(from).join("")}`;
