@@ -73,6 +73,7 @@ class BoundLoop(Generic[State]):
 
 
 LOOPS = (
+    "passes.planning.memories.filling_loop",
     "passes.planning.planners.canonical_loop",
     "passes.planning.planners.first_fit_loop",
     "passes.planning.planners.relocation_loop",
@@ -223,7 +224,8 @@ def _stem(function: Callable[..., None]) -> str | None:
     content = hashlib.sha256()
     for text in (*versions, platform.system(), platform.machine()):
         content.update(text.encode() + b"\n")
-    for module in (function.__module__, _TRANSLATOR, f"{__package__}.blocks"):
+    # A loop may call helpers of another one.
+    for module in (*LOOPS, function.__module__, _TRANSLATOR, f"{__package__}.blocks"):
         found = find_spec(module)
         if found is not None and found.origin is not None:
             content.update(_statements(Path(found.origin)).encode())

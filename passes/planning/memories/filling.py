@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fill one memory with what is worth most, where not all that was chosen for it has a place.
 
-First fit places what was chosen, then whatever else finds a gap. From there a block that lies
-outside is put where what is in its way is worth least; that goes out, and comes back where there is
-a gap. A step that loses is taken ever less often: the rule of simulated annealing.
+First fit places what was chosen, then whatever else finds a gap. From there `filling_loop` goes on.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from passes.planning.engine.blocks import UNPLACED, BlockList, Ints
+from passes.planning.engine import compiled
+from passes.planning.engine.blocks import BUCKET, UNPLACED, BlockList, Ints
+from passes.planning.engine.compiled import Room
+from passes.planning.memories import filling_loop as loop
 from passes.planning.planner import BudgetTracker
-from passes.planning.planners.first_fit import ORDERS, fit_blocks, ordered
+from passes.planning.planners.first_fit import EVER, ORDERS, fit_blocks, ordered
+from passes.planning.planners.relocation_loop import NOISE
 
-STEPS = 50  # Between two looks at the clock
-HOT = 0.5  # What a step may lose at first with probability 1/e, in mean worths of a block
+NODES = 20  # Nodes between two looks at the clock
+NODE_WORK = 4000  # Blocks looked at that count as one node
+MOST_WORTH = 1 << 40  # What all blocks are worth in the loop's integers
 
 
 def first_fillings(
@@ -52,120 +54,126 @@ def first_fillings(
                     offsets[slot] = UNPLACED
         fillings.append(offsets)
 
-    def left_out(offsets: Sequence[int]) -> float:
-        return sum(value for at, value in zip(offsets, worth, strict=True) if at == UNPLACED)
-
-    return sorted(fillings, key=left_out)
+    return sorted(fillings, key=lambda filling: _left_out(filling, worth))
 
 
 def better_filling(
     block_list: BlockList,
     worth: Sequence[float],
     fillings: Sequence[Sequence[int]],
+    wanted: Sequence[bool],
     tracker: BudgetTracker,
 ) -> list[int]:
     """Return the best filling found from some, until the tracker is used up.
 
-    Half of it is shared among all, the rest goes to the best. A node is a block that is tried.
-    Blocks that are pinned, or slots of a buffer with several, stay where they are.
+    Half of it is shared among all, the rest goes to the best. A node is `NODE_WORK` blocks that are
+    looked at. Blocks that are pinned, or slots of a buffer with several, stay where they are.
     """
-    searches = [_Filling(block_list, worth, filling) for filling in fillings]
-    for number, search in enumerate(searches):
-        search.run(tracker.share(2 * len(searches) - number))
-    best = min(searches, key=lambda search: search.lost)
-    again = _Filling(block_list, worth, best.best)
-    again.run(tracker)
-    return min(best, again, key=lambda search: search.lost).best
+    found = [
+        _cooled(block_list, worth, filling, wanted, tracker.share(2 * len(fillings) - number))
+        for number, filling in enumerate(fillings)
+    ]
+    best = min(found, key=lambda filling: _left_out(filling, worth))
+    again = _cooled(block_list, worth, best, wanted, tracker)
+    return min(best, again, key=lambda filling: _left_out(filling, worth))
 
 
-class _Filling:
-    """A filling that is being changed, and the best one so far."""
+def _left_out(offsets: Sequence[int], worth: Sequence[float]) -> float:
+    return sum(value for at, value in zip(offsets, worth, strict=True) if at == UNPLACED)
 
-    def __init__(
-        self, block_list: BlockList, worth: Sequence[float], offsets: Sequence[int]
-    ) -> None:
-        self._block_list = block_list
-        self._rng = random.Random(0)
-        self._sizes, self._offsets = block_list.size_array, np.array(offsets, dtype=np.int64)
-        problem = block_list.problem
-        assert problem.capacity is not None, "a memory without end leaves nothing out"
-        self._capacity = problem.capacity
-        self._reserved: Ints = np.array(problem.memory.reserved, dtype=np.int64).reshape(-1, 2)
-        finite = [value for value in worth if value < math.inf]
-        self._never = 1.0 + sum(finite)
-        self._unit = HOT * sum(finite) / max(1, len(finite))
-        self._worth = np.array([min(value, self._never) for value in worth])
-        moves = np.array([problem.buffers[b].slots == 1 for b in block_list.buffer_of])
-        moves[list(block_list.pinned)] = False
-        # What an ejection of a block costs: more than anything is worth, if it stays.
-        self._price = np.where(moves, self._worth, 2 * self._never)
-        out = moves & (self._offsets == UNPLACED) & (self._sizes <= self._capacity)
-        self.outside: list[int] = np.flatnonzero(out).tolist()
-        self._lost = self.lost = float(self._worth[out].sum())
-        self.best = list(offsets)
 
-    def run(self, tracker: BudgetTracker) -> None:
-        """Cool down until the tracker is used up."""
-        budget = tracker.rest()
-        while self.outside and tracker.left:
-            done = tracker.used / max(1, budget.nodes)
-            if budget.seconds:
-                done = max(done, 1 - (tracker.rest().seconds or 0.0) / budget.seconds)
-            for _ in range(STEPS):
-                if self.outside:
-                    self.step(1 - done)
-                    tracker.spend(1)
+def _cooled(
+    block_list: BlockList,
+    worth: Sequence[float],
+    filling: Sequence[int],
+    wanted: Sequence[bool],
+    tracker: BudgetTracker,
+) -> list[int]:
+    """Return the best filling found from one.
 
-    def step(self, heat: float) -> None:
-        """Try to put one block in that lies outside; `heat` is between 0 and 1."""
-        at = self._rng.randrange(len(self.outside))
-        block, drawn = self.outside[at], self._rng.random()
-        found = self._cheapest(block)
-        if found is None:
-            return
-        price, offset, ejected = found
-        gain = self._worth[block] - price
-        if gain < 0 and not -gain < -math.log(1 - drawn) * heat * self._unit:
-            return
-        self._offsets[ejected] = UNPLACED
-        self._offsets[block] = offset
-        self.outside[at] = self.outside[-1]
-        self.outside.pop()
-        self._lost -= gain
-        for other in sorted(ejected.tolist(), key=lambda b: (-self._worth[b], b)):
-            found = self._cheapest(other)
-            if found is not None and not found[0]:
-                self._offsets[other] = found[1]
-                self._lost -= self._worth[other]
-            else:
-                self.outside.append(other)
-        if self._lost < self.lost:
-            self.lost = self._lost
-            self.best = self._offsets.tolist()
+    What a step may lose at first, with probability 1/e, is the worth of what was `wanted` and has
+    no place, by blocks that lie outside: the better the filling, the less is undone.
+    """
+    state = _state(block_list, worth, filling)
+    running = compiled.start(loop.advance, state, False)
+    is_compiled = False
+    missed = sum(
+        value
+        for at, value, wish in zip(filling, state.worth, wanted, strict=True)
+        if wish and at == UNPLACED
+    )
+    heat = missed / max(1, state.now[loop.OUTSIDE])
+    budget = tracker.rest()
+    while running.state.now[loop.OUTSIDE] and tracker.left:
+        if not is_compiled and compiled.is_ready(loop.advance):
+            is_compiled = True
+            running = compiled.start(loop.advance, running.state, True)
+        done = tracker.used / max(1, budget.nodes)
+        if budget.seconds:
+            done = max(done, 1 - (tracker.rest().seconds or 0.0) / budget.seconds)
+        work = int(running.state.now[loop.WORK])
+        running.advance(int((1 - done) * heat), work + NODES * NODE_WORK)
+        tracker.spend(-(-(int(running.state.now[loop.WORK]) - work) // NODE_WORK))
+    return [int(offset) for offset in running.state.best]
 
-    def _cheapest(self, block: int) -> tuple[float, int, npt.NDArray[np.intp]] | None:
-        """Return the least that a place for a block costs, where, and what it ejects."""
-        size, alignment = self._block_list.sizes[block], self._block_list.alignments[block]
-        met = self._block_list.met_by(block)
-        met = met[self._offsets[met] != UNPLACED]
-        begins = np.concatenate((self._offsets[met], self._reserved[:, 0]))
-        ends = np.concatenate((self._offsets[met] + self._sizes[met], self._reserved[:, 1]))
-        price = np.append(self._price[met], np.full(len(self._reserved), 2 * self._never))
-        above, below = ends + -ends % alignment, begins - size
-        places = np.concatenate(([0], above, below - below % alignment))
-        places = places[(places >= 0) & (places + size <= self._capacity)]
-        if not len(places):
-            return None
-        # What begins below a place's end, less what ends at its begin or below.
-        by_begin, by_end = begins.argsort(kind="stable"), ends.argsort(kind="stable")
-        started = np.searchsorted(begins[by_begin], places + size, side="left")
-        ended = np.searchsorted(ends[by_end], places, side="right")
-        begun = np.append(0.0, np.cumsum(price[by_begin]))[started]
-        total = begun - np.append(0.0, np.cumsum(price[by_end]))[ended]
-        at = int(total.argmin())
-        offset = int(places[at])
-        in_the_way = (begins < offset + size) & (ends > offset)
-        if (price[in_the_way] > self._never).any():
-            return None
-        ejected = met[in_the_way[: len(met)]]
-        return float(self._worth[ejected].sum()), offset, ejected
+
+def _state(
+    block_list: BlockList, worth: Sequence[float], offsets: Sequence[int]
+) -> loop.FillingState:
+    """Return a filling that has not been changed yet."""
+    problem, sweep = block_list.problem, block_list.sweep
+    assert problem.capacity is not None, "a memory without end leaves nothing out"
+    finite = sum(value for value in worth if value < math.inf)
+    scale = MOST_WORTH / max(1.0, finite)
+    worths = [MOST_WORTH if value == math.inf else int(value * scale) + 1 for value in worth]
+    moves = [
+        problem.buffers[buffer].slots == 1 and block not in block_list.pinned
+        for block, buffer in enumerate(block_list.buffer_of)
+    ]
+    outside = [
+        block
+        for block, size in enumerate(block_list.sizes)
+        if moves[block] and offsets[block] == UNPLACED and size <= problem.capacity
+    ]
+    now = [0] * loop.NOW_SIZE
+    now[loop.SEED] = 1
+    now[loop.OUTSIDE] = len(outside)
+    now[loop.LOST] = now[loop.LEAST] = sum(worths[block] for block in outside)
+    room = Room(sweep["most_met"])
+    columns = {name: column for name, column in sweep.items() if name in loop.FillingState._fields}
+    make: Any = loop.FillingState  # Sequences of every kind become what the loop runs on
+    state: loop.FillingState = make(
+        **columns,
+        worth=worths,
+        price=[worths[b] if moving else loop.NEVER for b, moving in enumerate(moves)],
+        offset=offsets,
+        best=offsets,
+        latest=_latest(sweep["end"], sweep["leaves"]),
+        noise=NOISE,
+        outside=outside + [0] * (len(block_list) - len(outside)),
+        node=Room(128),
+        width=Room(128),
+        met=room,
+        out=room,
+        low=room,
+        low_price=room,
+        high=room,
+        high_price=room,
+        other=room,
+        other_price=room,
+        now=now,
+        blocks=len(block_list),
+        capacity=problem.capacity,
+    )
+    return state
+
+
+def _latest(ends: Ints, leaves: int) -> list[int]:
+    """Return for each node of a tree over live ranges the last end under it."""
+    padded = np.full(leaves * BUCKET, -EVER)
+    padded[: len(ends)] = ends
+    levels = [padded.reshape(-1, BUCKET).max(axis=1)]
+    while len(levels[0]) > 1:
+        levels.insert(0, levels[0].reshape(-1, 2).max(axis=1))
+    latest: list[int] = np.concatenate(([-EVER], *levels)).tolist()
+    return latest

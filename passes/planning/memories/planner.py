@@ -32,7 +32,8 @@ NAME = "steps"  # The planner of several memories, which works in steps
 NODES = 40_000  # Placements for a plan, unless a budget says otherwise: some seconds
 LEAST_SECONDS = 0.3  # For a choice, also where the time is over
 MIP_PART, PLACE_PART = 2, 4  # The part of what is left for one choice, and to place one
-FILL_PART = 1.25  # The part for a better filling: what has no capacity is placed in the rest
+FILL_PART = 1.25  # The part of the time for a better filling: the rest is for what has no capacity
+FILL_NODES = 16_000  # Nodes for that without a limit of time, some seconds
 LOW_NODES = 20_000  # Nodes for a low peak where there is no capacity
 CUT_ROUNDS = 100  # Choices for whole memories, as long as it is proven that each has no place
 PARTS = (0.97, 0.94, 0.9)  # Of each memory, for choices after those
@@ -105,11 +106,13 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
             fillings.append(_filled(problem, lost, wish, tracker))
     best = min(fillings, key=lambda filling: _value(problem, filling))
     if not moves and tracker.left:
-        start = {part.buffer: part.memory for part, _ in best}
         is_timed = tracker.rest().seconds is not None
-        rest = tracker.share(FILL_PART, at_most=None if is_timed else NODES)
-        fillings = [best, _filled(problem, lost, (wishes or [start])[0], rest.share(2), True)]
-        fillings.append(_filled(problem, lost, start, rest, True))
+        fill = tracker.share(FILL_PART, at_most=None if is_timed else FILL_NODES)
+        # Where much is left over, the choice for whole memories is the better start.
+        start = {part.buffer: part.memory for part, _ in best}
+        fillings = [best]
+        for wish in (wishes or [start])[0], start:
+            fillings.append(_filled(problem, lost, wish, fill.share(3 - len(fillings)), True))
         best = min(fillings, key=lambda filling: _value(problem, filling))
     return _finished(problem, best, bound, tracker)
 
@@ -189,7 +192,8 @@ def _filled(
             values = [worth[index] for index in there]
             wishes = [wanted.get(index) == memory for index in there]
             blocks = BlockList(_problem_of(problem, parts, scope))
-            rest = tracker.share(len(problem.memories) - memory) if is_searched else tracker
+            limited = sum(m.capacity is not None for m in problem.memories[memory:])
+            rest = tracker.share(limited) if is_searched else tracker
             taken = _taken(blocks, values, wishes, rest, is_searched)
         for number, offsets in taken.items():
             placed.append((parts[number], offsets))
@@ -260,7 +264,9 @@ def _taken(
     of_block = [worth[buffer] for buffer in blocks.buffer_of]
     wishes = [wanted[buffer] for buffer in blocks.buffer_of]
     fillings = first_fillings(blocks, of_block, wishes, tracker)
-    offsets = better_filling(blocks, of_block, fillings, tracker) if is_searched else fillings[0]
+    offsets = fillings[0]
+    if is_searched:
+        offsets = better_filling(blocks, of_block, fillings, wishes, tracker)
     late = [b for b, at in enumerate(offsets) if at == UNPLACED and of_block[b] == math.inf]
     if late:
         there = {block: at for block, at in enumerate(offsets) if at != UNPLACED}

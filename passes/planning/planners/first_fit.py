@@ -183,6 +183,7 @@ def _swept(
         order=[*given, *order],
         node=Room(128),
         width=Room(128),
+        met=room,
         low=room,
         high=room,
         other_low=room,

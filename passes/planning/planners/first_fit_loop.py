@@ -19,8 +19,8 @@ Ints = MutableSequence[int]
 
 RUN = 8  # Rows that are sorted by insertion before they are merged
 NEVER = -(1 << 62)
-NEXT, WORK, FOUND, NOW_SIZE = range(4)
-"""Entries of `FirstFitState.now`: blocks looked at so far, steps taken, blocks that one meets."""
+NEXT, WORK, NOW_SIZE = range(3)
+"""Entries of `FirstFitState.now`: blocks looked at so far, and steps taken."""
 
 
 class FirstFitState(NamedTuple):
@@ -47,9 +47,11 @@ class FirstFitState(NamedTuple):
     reserved_begin: Ints
     reserved_end: Ints
     order: Ints  # Blocks as they are placed: those that have an offset keep it
-    # Room for nodes to visit and their widths, for the bytes that are taken, and to sort those.
+    # Room for nodes to visit and their widths, for the blocks that one meets, for the bytes that
+    # are taken, and to sort those.
     node: Ints
     width: Ints
+    met: Ints
     low: Ints
     high: Ints
     other_low: Ints
@@ -94,21 +96,39 @@ def _insert(state: FirstFitState, block: int) -> None:
 
 def _find(state: FirstFitState, block: int) -> None:
     """Give a block the lowest gap, if it ends within the limit there."""
-    now, offsets = state.now, state.offset
-    now[FOUND] = 0
+    now, offsets, size = state.now, state.offset, state.size[block]
+    found = 0
     for at in range(state.piece_begins[block], state.piece_begins[block + 1]):
-        _gather(state, state.piece[at])
+        found = gather(
+            state.begin,
+            state.placed_end,
+            state.until,
+            state.owner,
+            state.latest,
+            state.node,
+            state.width,
+            state.met,
+            state.piece[at],
+            state.leaves,
+            found,
+        )
     for at in range(state.apart_begins[block], state.apart_begins[block + 1]):
-        other = state.apart[at]
-        if offsets[other] >= 0:
-            _add(state, offsets[other], offsets[other] + state.size[other])
+        if offsets[state.apart[at]] >= 0:
+            state.met[found] = state.apart[at]
+            found += 1
+    for at in range(found):
+        other = state.met[at]
+        state.low[at] = offsets[other]
+        state.high[at] = offsets[other] + state.size[other]
     for at in range(state.reserved):
-        _add(state, state.reserved_begin[at], state.reserved_end[at])
-    now[WORK] += now[FOUND]
-    _sort(state)
-    size, alignment = state.size[block], state.alignment[block]
+        state.low[found] = state.reserved_begin[at]
+        state.high[found] = state.reserved_end[at]
+        found += 1
+    now[WORK] += found
+    sort_rows(state.low, state.high, state.other_low, state.other_high, found)
+    alignment = state.alignment[block]
     offset = 0
-    for at in range(now[FOUND]):
+    for at in range(found):
         if state.low[at] - offset >= size:
             break
         if state.high[at] > offset:
@@ -118,75 +138,89 @@ def _find(state: FirstFitState, block: int) -> None:
         offsets[block] = offset
 
 
-def _add(state: FirstFitState, low: int, high: int) -> None:
-    """Add bytes that are taken."""
-    found = state.now[FOUND]
-    state.low[found] = low
-    state.high[found] = high
-    state.now[FOUND] += 1
+def gather(
+    begins: Ints,
+    ends: Ints,
+    untils: Ints,
+    owners: Ints,
+    latest: Ints,
+    nodes: Ints,
+    widths: Ints,
+    met: Ints,
+    rank: int,
+    leaves: int,
+    found: int,
+) -> int:
+    """Add the blocks that are live in a live range to those found, and return how many they are.
 
-
-def _gather(state: FirstFitState, rank: int) -> None:
-    """Add the bytes of all placed blocks that are live in a live range."""
-    begin, until = state.begin[rank], state.until[rank]
-    nodes, widths = state.node, state.width
+    `latest` has the last of `ends` under each node of a tree over the live ranges.
+    """
+    begin, until = begins[rank], untils[rank]
     nodes[0] = 1
-    widths[0] = state.leaves
+    widths[0] = leaves
     open_nodes = 1
     while open_nodes > 0:
         open_nodes -= 1
         node, width = nodes[open_nodes], widths[open_nodes]
-        first = (node * width - state.leaves) * BUCKET
-        if state.latest[node] > begin and first < until:
+        first = (node * width - leaves) * BUCKET
+        if latest[node] > begin and first < until:
             if width == 1:
                 for at in range(first, min(first + BUCKET, until)):
-                    if state.placed_end[at] > begin:
-                        other = state.owner[at]
-                        low = state.offset[other]
-                        _add(state, low, low + state.size[other])
+                    if ends[at] > begin:
+                        met[found] = owners[at]
+                        found += 1
             else:
                 nodes[open_nodes] = 2 * node
                 widths[open_nodes] = width // 2
                 nodes[open_nodes + 1] = 2 * node + 1
                 widths[open_nodes + 1] = width // 2
                 open_nodes += 2
+    return found
 
 
-def _sort(state: FirstFitState) -> None:
-    """Sort the bytes that are taken by begin: short runs by insertion, then merged in pairs."""
-    low, high, count = state.low, state.high, state.now[FOUND]
+def sort_rows(keys: Ints, values: Ints, other_keys: Ints, other_values: Ints, count: int) -> None:
+    """Sort rows by key: short runs by insertion, then merged in pairs."""
     for begin in range(0, (count + RUN - 1) // RUN):
         for at in range(begin * RUN + 1, min(begin * RUN + RUN, count)):
-            one, two = low[at], high[at]
+            one, two = keys[at], values[at]
             back = at
-            while back > begin * RUN and low[back - 1] > one:
-                low[back] = low[back - 1]
-                high[back] = high[back - 1]
+            while back > begin * RUN and keys[back - 1] > one:
+                keys[back] = keys[back - 1]
+                values[back] = values[back - 1]
                 back -= 1
-            low[back] = one
-            high[back] = two
+            keys[back] = one
+            values[back] = two
     length = RUN
     while length < count:
         begin = 0
         while begin < count:
-            _merge(state, begin, min(begin + length, count), min(begin + 2 * length, count))
+            end = min(begin + 2 * length, count)
+            _merge(keys, values, other_keys, other_values, begin, min(begin + length, count), end)
             begin += 2 * length
         for at in range(count):
-            low[at] = state.other_low[at]
-            high[at] = state.other_high[at]
+            keys[at] = other_keys[at]
+            values[at] = other_values[at]
         length = 2 * length
 
 
-def _merge(state: FirstFitState, begin: int, middle: int, end: int) -> None:
+def _merge(
+    keys: Ints,
+    values: Ints,
+    other_keys: Ints,
+    other_values: Ints,
+    begin: int,
+    middle: int,
+    end: int,
+) -> None:
     """Merge two sorted runs into the other rows."""
-    low, high = state.low, state.high
-    left, right = begin, middle
+    left = begin
+    right = middle
     for at in range(begin, end):
-        if right >= end or (left < middle and low[left] <= low[right]):
-            state.other_low[at] = low[left]
-            state.other_high[at] = high[left]
+        if right >= end or (left < middle and keys[left] <= keys[right]):
+            other_keys[at] = keys[left]
+            other_values[at] = values[left]
             left += 1
         else:
-            state.other_low[at] = low[right]
-            state.other_high[at] = high[right]
+            other_keys[at] = keys[right]
+            other_values[at] = values[right]
             right += 1

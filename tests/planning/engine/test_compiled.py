@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from passes.planning.engine import compiled
+from passes.planning.memories import filling_loop
 from passes.planning.planners import canonical_loop as branch_and_bound
 from passes.planning.planners import first_fit_loop as sweep
 from passes.planning.planners import relocation_loop as neighborhood
@@ -205,7 +206,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(with_compiler, tmp_path, mo
     assert compiled.loop(neighborhood.advance) is not None
 
 
-@pytest.mark.parametrize("loop", [branch_and_bound, neighborhood, sweep])
+@pytest.mark.parametrize("loop", [branch_and_bound, neighborhood, sweep, filling_loop])
 def test_a_changed_loop_is_another_library_but_not_for_its_comments(loop, tmp_path, monkeypatch):
     text = Path(loop.__file__).read_text()
     stems = []
