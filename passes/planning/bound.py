@@ -15,7 +15,7 @@ from passes.planning.problem import Ints as Ints
 from passes.planning.problem import Problem
 from target_hw.memory import round_up, settle
 
-CLIQUE_STEPS = 300_000  # Buffers that the search for a heavy set of separated ones may look at
+CLIQUE_STEPS = 50_000  # Buffers that the search for a heavy set of separated ones may look at
 CLIQUE_BUFFERS = 2000  # Buffers beyond which separations are not looked at
 
 
@@ -46,7 +46,8 @@ def lower_bound(problem: Problem) -> int:
         bound = max(bound, _with_reserved(problem, live, unit))
     if problem.separations and len(problem.buffers) <= CLIQUE_BUFFERS:
         unit = math.gcd(*alignments)
-        bound = max(bound, _with_reserved(problem, _bytes_apart(problem, unit), unit))
+        known = 0 if problem.memory.reserved else bound
+        bound = max(bound, _with_reserved(problem, _bytes_apart(problem, unit, known), unit))
     return bound
 
 
@@ -180,8 +181,10 @@ def _savings(
         yield from ((begin, end, saved) for begin, end in join_ranges(both))
 
 
-def _bytes_apart(problem: Problem, unit: int) -> int:
+def _bytes_apart(problem: Problem, unit: int, known: int) -> int:
     """Return the bytes of buffers that may not share any, of the heaviest such set found.
+
+    Sets of no more bytes than are `known` are not looked for.
 
     `unit` is a number of bytes that all offsets are multiples of. Only buffers that are separated
     from one, or live with one that is, are looked at: all others add nothing to what is live at
@@ -195,11 +198,12 @@ def _bytes_apart(problem: Problem, unit: int) -> int:
     chosen = chosen[np.argsort(-weights[chosen], kind="stable")]
     packed = np.packbits(meets[np.ix_(chosen, chosen)], axis=1, bitorder="little")
     rows = [int.from_bytes(row.tobytes(), "little") for row in packed]
-    return heaviest_clique(rows, weights[chosen].tolist()) - int(padding.max(initial=0))
+    slack = int(padding.max(initial=0))
+    return heaviest_clique(rows, weights[chosen].tolist(), known + slack) - slack
 
 
-def heaviest_clique(rows: Sequence[int], weights: Sequence[int]) -> int:
-    """Return the greatest weight of members of a graph that all meet each other.
+def heaviest_clique(rows: Sequence[int], weights: Sequence[int], known: int = 0) -> int:
+    """Return the greatest weight of members of a graph that all meet, or `known` if that is more.
 
     Bit `b` of `rows[a]` says that `a` and `b` meet; weights are positive, and fall. A search after
     `CLIQUE_STEPS` members ends with the best so far. A set in which nobody meets anybody adds its
@@ -222,7 +226,7 @@ def heaviest_clique(rows: Sequence[int], weights: Sequence[int]) -> int:
             total += heaviest
         return members, most
 
-    best = 0
+    best = known
     for member, row in enumerate(rows):  # From each member, the heaviest that still fits
         weight, common = weights[member], row
         while common:

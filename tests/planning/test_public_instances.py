@@ -29,6 +29,11 @@ def test_challenging_instances_fit_and_reach_the_bound(letter):
     assert plan.peak == lower_bound(problem)
 
 
+def test_a_plan_within_the_capacity_is_looked_for_with_all_that_is_given():
+    problem = read_table(DATA / "minimalloc" / "G.1048576.csv", 1 << 20)
+    assert solve(problem, budget=solve(problem).nodes + 1).fits
+
+
 def test_the_small_example_needs_twelve():
     path = DATA / "minimalloc" / "input.12.csv"
     assert solve(read_table(path, 12)).fits

@@ -171,7 +171,7 @@ def fitting(block_list: BlockList, tracker: BudgetTracker) -> Plan:
         and capacity is not None
         and block_list.live_pairs <= SEARCHED_PAIRS
     ):
-        outcome, offsets = FeasibilityCheck(block_list).run(capacity, tracker.share(2))
+        outcome, offsets = FeasibilityCheck(block_list).run(capacity, tracker)
         if outcome is Outcome.EXHAUSTED:
             return replace(best, status=Status.INFEASIBLE)
         if outcome is Outcome.FOUND:
