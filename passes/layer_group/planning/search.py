@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 
-from passes.layer_group.planning import cut as cuts
-from passes.layer_group.planning.cost import TRANSFERS, Cost, cost_alone, layer_cycles
-from passes.layer_group.planning.cut import ROWS, Cut
+from passes.layer_group.planning.cost import Cost, cost_alone
+from passes.layer_group.planning.cut import ROWS, Cut, cuts_to_try
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.loops import part_loops
 from passes.layer_group.planning.network import NetworkIndex
@@ -80,54 +78,35 @@ class GroupSearch:
         self.most_layers = most_layers or (count if count <= MANY_LAYERS else FEW_AT_ONCE)
         # Numbers of cores that may share a group.
         self.sharing = sorted({1, chip.cores}, reverse=True)
-        numbers = range(len(index.network.layers))
-        self.alone = [cost_alone(index, chip.machine, chip.lanes, number) for number in numbers]
-        # Cycles of each layer that computes all of its output on one core.
-        self._cycles = [
-            layer_cycles(chip.machine, chip.lanes, index, layer, index.elements[layer.output])
-            for layer in index.network.layers
-        ]
-        self._part_bytes = chip.capacity // PARTS
+        self.alone = [cost_alone(index, chip.machine, chip.lanes, n) for n in range(count)]
+        self.part_bytes = chip.capacity // PARTS
         self._repeats = Repeats(index)
         # By numbers of `Repeats`: what a walk says of a group; its cost, None if it does not fit.
         self._steps: dict[int, Step | None] = {}
         self._costs: dict[int, Cost | None] = {}
-        # Of layers in parts, also by whether cores share channels: the cut of the fewest slices.
-        self._fewest: dict[tuple[int, bool], list[Cut]] = {}
+        self._in_parts: dict[int, list[Cut]] = {}
         self._places: dict[Hashable, tuple[Plan | None, list[tuple[int, ...]]]] = {}
 
     def cuts(self, last: int, cores: int) -> Iterator[list[Cut]]:
         """Yield lists of cuts to try for groups that end with a layer: see `cuts_to_try`."""
         layer = self.index.network.layers[last]
-        return cuts.cuts_to_try(self.chip.lanes.most_slices(self.index, layer), cores)
+        return cuts_to_try(self.chip.lanes.most_slices(self.index, layer), cores)
 
-    def floors(self, last: int, first: int) -> Iterator[tuple[int, int, int]]:
-        """Yield, for each group that ends with a layer, the shortest first, what it takes at least.
+    def walk(self, last: int, cut: Cut) -> Walk:
+        """Return the groups that end with a layer and have one cut."""
+        return Walk(self.index, self.chip, last, cut)
 
-        It is the number of its first layer, the bytes that it moves, and its price, if each tensor
-        is moved once, and nothing waits.
-        """
-        index, loaded, moved, cycles = self.index, set[str](), 0, 0
-        for number in range(last, first - 1, -1):
-            layer = index.network.layers[number]
-            if layer.output in loaded:
-                loaded.remove(layer.output)
-                moved -= index.bytes[layer.output]
-            new = [name for name in dict.fromkeys(layer.inputs) if name not in loaded]
-            loaded.update(new)
-            stored = [layer.output] if index.leaves(layer.output, last) else []
-            moved += sum(index.bytes[name] for name in (*new, *stored))
-            cycles += self._cycles[number]
-            moving = self.chip.machine[TRANSFERS].cycles(moved)
-            yield number, moved, moving + max(moving, cycles // self.chip.cores)
-
-    def step(self, walk: Walk, first: int, last: int) -> Step | None:
-        """Return what a walk says of a group; None if it does not fit, or cannot be cut so."""
-        alike = self._repeats.group(first, last, walk.cut)
+    def step(self, walk: Walk, first: int) -> Step | None:
+        """Return what a walk says of a group; None if it cannot be cut so."""
+        alike = self._repeats.group(first, walk.last, walk.cut)
         if alike not in self._steps:
             self._steps[alike] = walk.to(first)
-        step = self._steps[alike]
-        return None if step is None or (self.strict and step.again) else step
+        return self._steps[alike]
+
+    def may_fit(self, walk: Walk, first: int) -> Step | None:
+        """Return the same; None, too, if the group does not fit, or is made too often."""
+        step = self.step(walk, first)
+        return step if step and step.fits and not (self.strict and step.again) else None
 
     def cost(
         self, first: int, last: int, cut: Cut, slices: Callable[[], GroupSlices] | None = None
@@ -168,31 +147,31 @@ class GroupSearch:
         """
         group, alone = self.index.group(number, number), self.alone[number]
         every = next(self.cuts(number, 1))
-        in_parts = replace(every[0], part_bytes=self._part_bytes)
+        in_parts = replace(every[0], part_bytes=self.part_bytes)
         able = (cut for cut in (in_parts, *every) if can_be_cut(group, cut, self.chip))
         costs = [cost for cut in able if (cost := self.cost(number, number, cut)) is not None]
-        by_price = attrgetter("price")
-        return max(alone, min(costs, key=by_price, default=alone), key=by_price)
+        least = min(costs, key=lambda cost: cost.price, default=alone)
+        return max(alone, least, key=lambda cost: cost.price)
 
     def in_parts(self, first: int, last: int) -> list[Cut]:
         """Return the cuts of a group whose layers are made in parts, of the fewest slices that fit.
 
         There are up to two: all cores share slices, or they share channels.
         """
-        run, found = self._repeats.run(first, last), []
-        for by_channels in (False, True) if self.chip.cores > 1 else (False,):
-            if (run, by_channels) not in self._fewest:
-                self._fewest[run, by_channels] = self._fewest_slices(first, last, by_channels)
-            found += self._fewest[run, by_channels]
-        return found
+        run = self._repeats.run(first, last)
+        if run not in self._in_parts:
+            ways = (False, True) if self.chip.cores > 1 else (False,)
+            found = (self._fewest_slices(first, last, by_channels) for by_channels in ways)
+            self._in_parts[run] = [cut for cut in found if cut is not None]
+        return self._in_parts[run]
 
-    def _fewest_slices(self, first: int, last: int, by_channels: bool) -> list[Cut]:
-        """Return the one cut of the fewest slices with which a group in parts fits, if any."""
+    def _fewest_slices(self, first: int, last: int, by_channels: bool) -> Cut | None:
+        """Return the cut of the fewest slices with which a group in parts fits, if any."""
         group, lanes, cores = self.index.group(first, last), self.chip.lanes, self.chip.cores
         sharing = 1 if by_channels else cores
-        loops = part_loops(group, lanes, self._part_bytes, cores if by_channels else 1)
+        loops = part_loops(group, lanes, self.part_bytes, cores if by_channels else 1)
         ways = (
-            replace(cut, part_bytes=self._part_bytes, cores=cores, by_channels=by_channels)
+            replace(cut, part_bytes=self.part_bytes, cores=cores, by_channels=by_channels)
             for cut in next(self.cuts(last, sharing))
             if loops and cut.steps <= max(SLICES_IN_PARTS, sharing)
         )
@@ -204,8 +183,8 @@ class GroupSearch:
 
         # Where the most slices do not fit, fewer need not be looked at.
         if not any(map(fits, (able[0], able[-1]) if able else ())):
-            return []
-        return [next(filter(fits, able))]
+            return None
+        return next(filter(fits, able))
 
 
 class _Cheapest:
@@ -217,35 +196,52 @@ class _Cheapest:
     def __init__(
         self, search: GroupSearch, last: int, first: int, lowest: Mapping[int, int], below: int
     ) -> None:
-        self.search, self.last, self.lowest = search, last, lowest
+        self.search, self.last, self.first, self.lowest = search, last, first, lowest
         self.price = below
         self.found: tuple[int, Cut] | None = None  # Its first layer, and its cut
         self.overlap = False  # Whether any two slices share rows
-        # By the first layer: the least price of the group with what comes before, the bytes that it
-        # moves at least, and those that its layers move alone.
-        self.least: dict[int, int] = {}
-        self.once: dict[int, int] = {}
-        self.alone: dict[int, int] = {}
-        alone = 0
-        for number, moved, price in search.floors(last, first):
-            alone += search.alone[number].moved
-            self.least[number] = lowest[number] + price
-            # A layer alone is a group only where it moves less, by laying out its own weights.
-            self.once[number], self.alone[number] = moved, alone - (number == last)
-        self.fewest = dict(self.alone)  # The same, of groups in slices that lowered the price, too
-        self.first = first
+        self.uncut, self._least = search.walk(last, Cut()), dict[int, tuple[int, int]]()
+        # Bytes that groups in slices move which lowered the price, by their first layer.
+        self.fewest: dict[int, int] = {}
+        self.alone: dict[int, int] = {last + 1: 0}  # Bytes of all layers from this one on, alone
+        for number in range(last, first - 1, -1):
+            self.alone[number] = self.alone[number + 1] + search.alone[number].moved
         for cores in search.sharing:
             for keep_rows in search.keeps:
                 self.in_slices(cores, keep_rows)
         self.in_parts()
 
-    def longest(self) -> int:
-        """Return the first layer of the longest group that is tried and could lower the price."""
-        best = self.last if self.found is None else self.found[0]
-        first = max(self.first, best - REACH)
-        while first <= self.last and self.least[first] >= self.price:
-            first += 1
-        return first
+    def most_bytes(self, number: int) -> int:
+        """Return the bytes that a group may move: no more than its layers alone.
+
+        A layer alone is a group only where it moves less, by laying out its own weights.
+        """
+        return self.alone[number] - (number == self.last)
+
+    def least(self, number: int) -> tuple[int, int]:
+        """Return what a group from this layer on costs and moves at least, however it is cut."""
+        if number not in self._least:
+            step = self.search.step(self.uncut, number)
+            assert step is not None, "each group has one slice"
+            price = self.lowest[number] + step.bound(self.search.chip.cores)
+            self._least[number] = price, step.moved
+        return self._least[number]
+
+    def may_win(self, number: int) -> bool:
+        """Return whether a group from this layer on could lower the price if it was cut well."""
+        return self.least(number)[0] < self.price
+
+    def promising(self) -> Iterator[int]:
+        """Yield the first layers of groups to try, the shortest group first, as long as one wins.
+
+        None is longer than the longest that could win, or by `REACH` than the best one so far.
+        """
+        for number in range(self.last, self.first - 1, -1):
+            best = self.last if self.found is None else self.found[0]
+            longer = range(max(self.first, best - REACH), number + 1)
+            if not any(map(self.may_win, longer)):
+                return
+            yield number
 
     def in_slices(self, cores: int, keep_rows: bool) -> None:
         """Try ever more slices, as long as a promising group does not fit or the price falls.
@@ -274,15 +270,14 @@ class _Cheapest:
     def walk(self, cut: Cut) -> tuple[bool, bool]:
         """Try all groups of a cut; whether the price fell, and if a promising one did not fit."""
         search, won, unfit = self.search, False, False
-        walk = Walk(search.index, search.chip, self.last, cut)
-        number = self.last + 1
-        while number > self.longest():
-            number -= 1
-            step = search.step(walk, number, self.last)
+        walk = search.walk(self.last, cut)
+        for number in self.promising():
+            step = search.may_fit(walk, number)
             if step is None:
-                return won, number > self.longest() or self.least[number] < self.price
+                return won, True
             self.overlap = self.overlap or step.overlap
-            if self.lowest[number] + step.bound < self.price and step.moved <= self.alone[number]:
+            price = self.lowest[number] + step.bound(cut.cores)
+            if price < self.price and step.moved <= self.most_bytes(number):
                 slices = partial(walk.slices, number)
                 unfit = search.cost(number, self.last, cut, slices) is None or unfit
                 won = self.take(number, cut) or won
@@ -291,24 +286,24 @@ class _Cheapest:
     def take(self, number: int, cut: Cut) -> bool:
         """Take a group that begins with this layer if it lowers the price; whether it does."""
         cost = self.search.cost(number, self.last, cut)
-        if cost is None or cost.moved > self.alone[number]:
-            return False  # It moves more than its layers alone.
+        if cost is None or cost.moved > self.most_bytes(number):
+            return False
         price = self.lowest[number] + cost.price
         if price >= self.price:
             return False
         self.price, self.found = price, (number, cut)
-        self.fewest[number] = min(cost.moved, self.fewest[number])
+        self.fewest[number] = min(cost.moved, self.fewest.get(number, cost.moved))
         return True
 
     def in_parts(self) -> None:
         """Try to make layers in parts, in groups that move fewer bytes so."""
-        vain, number = 0, self.last + 1
-        while number > self.longest():
-            number -= 1
-            if self.least[number] >= self.price:
+        vain = 0
+        for number in self.promising():
+            fewest = self.fewest.get(number, self.most_bytes(number))
+            # Parts move fewer bytes, or share the work between cores.
+            wins = self.search.chip.cores > 1 or self.least(number)[1] < fewest
+            if not (wins and self.may_win(number)):
                 continue
-            if self.once[number] >= self.fewest[number] and self.search.chip.cores == 1:
-                continue  # Parts move fewer bytes, or share the work between cores.
             ways = self.search.in_parts(number, self.last)
             for cut in ways:
                 self.take(number, cut)
@@ -367,7 +362,7 @@ def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
     """Return the longest group that ends with a layer and fits, in the fewest slices.
 
     It begins with layer `first` or later, and has two layers at least. Where halos may be kept or
-    not, it is the longer group, or else the one of the lower price.
+    not, it is the longer group, or else the one of fewer cycles.
     """
     found, begin, first = None, last, max(first, last + 1 - search.most_layers)
     for cores in search.sharing:
@@ -378,7 +373,7 @@ def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
             plans = (_longest_cut(search, way, last, first, begin) for way in ways)
             fitting = [planned for planned in plans if planned is not None]
             if fitting:
-                found = min(fitting, key=lambda x: (x.group.first, x.cost.price))
+                found = min(fitting, key=lambda x: (x.group.first, x.cost.cycles))
                 begin = found.group.first
     return found
 
@@ -387,9 +382,8 @@ def _longest_cut(
     search: GroupSearch, cut: Cut, last: int, first: int, begin: int
 ) -> PlannedGroup | None:
     """Return the longest group that fits with a cut, and begins before layer `begin`."""
-    walk = Walk(search.index, search.chip, last, cut)
-    numbers = range(last, first - 1, -1)
-    too_long = next((n for n in numbers if search.step(walk, n, last) is None), first - 1)
+    walk, numbers = search.walk(last, cut), range(last, first - 1, -1)
+    too_long = next((n for n in numbers if search.may_fit(walk, n) is None), first - 1)
     plans = (search.plan(number, last, cut) for number in range(too_long + 1, begin))
     return next((planned for planned in plans if planned is not None), None)
 
