@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 LETTERS = "ndwh"
@@ -102,17 +102,21 @@ class Cut:
         return self.by_channels or self.counts[self.outermost or LETTERS[0]] % cores == 0
 
 
-def cuts_to_try(most: Mapping[str, int], cores: int = 1) -> Iterator[list[Cut]]:
-    """Yield lists of cuts, given how many slices there are along each letter at most.
+@lru_cache(maxsize=1 << 10)
+def cuts_to_try(most: tuple[int, ...], cores: int = 1) -> tuple[tuple[Cut, ...], ...]:
+    """Return rows of cuts, given how many slices there are along each of `LETTERS` at most.
 
-    The first list has ever more slices of the batch, then of the rows. Each other one is for more
+    The first row has ever more slices of the batch, then of the rows. Each other one is for more
     slices along the other letters, and has ever fewer slices of the rows.
     """
-    yield _shared_by(cores, list(_ever_more(most, FIRST)))
-    tall = [n for n in reversed(slice_counts(most[ROWS])) if 8 * n >= most[ROWS]]
-    for further in list(_ever_more(most, FURTHER))[1:]:
-        wide = further.along(n=most["n"])
-        yield _shared_by(cores, [wide.along(**{ROWS: count}) for count in tall])
+    most_of = dict(zip(LETTERS, most, strict=True))
+    rows = most_of[ROWS]
+    found = [_shared_by(cores, _ever_more(most_of, FIRST))]
+    tall = [n for n in reversed(slice_counts(rows)) if 8 * n >= rows]
+    for further in list(_ever_more(most_of, FURTHER))[1:]:
+        wide = further.along(n=most_of["n"])
+        found.append(_shared_by(cores, [wide.along(**{ROWS: count}) for count in tall]))
+    return tuple(found)
 
 
 def _ever_more(most: Mapping[str, int], letters: str) -> Iterator[Cut]:
@@ -124,11 +128,11 @@ def _ever_more(most: Mapping[str, int], letters: str) -> Iterator[Cut]:
             yield (cut := cut.along(**{letter: count}))
 
 
-def _shared_by(cores: int, every: list[Cut]) -> list[Cut]:
+def _shared_by(cores: int, every: Iterable[Cut]) -> tuple[Cut, ...]:
     """Return cuts with as many slices, or a few more, shared equally by the cores."""
     letters = ((cut, cut.outermost or ROWS) for cut in every)
     more = (cut.along(**{x: -(-cut.counts[x] // cores) * cores}) for cut, x in letters)
-    return [replace(cut, cores=cores) for cut in dict.fromkeys(more)]
+    return tuple(replace(cut, cores=cores) for cut in dict.fromkeys(more))
 
 
 def slice_counts(extent: int) -> list[int]:

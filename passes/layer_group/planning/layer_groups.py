@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 
 from passes.layer_group.planning.banks import in_banks
 from passes.layer_group.planning.cost import Cost, total
@@ -14,10 +14,11 @@ from passes.layer_group.planning.local_memory import lane_bytes
 from passes.layer_group.planning.network import Kind, Network, NetworkIndex
 from passes.layer_group.planning.planned_group import PORTFOLIO, Chip, PlannedGroup, sliced
 from passes.layer_group.planning.saved import SavedGroup, in_order_of, plan_saved
-from passes.layer_group.planning.search import SEARCHES, GroupSearch, Progress, silent
+from passes.layer_group.planning.search import HALOS, SEARCHES, GroupSearch, Known, Progress, silent
 
-FEW_LAYERS = 48
-"""Layers of a network at most for which other orders than its own are tried."""
+FEW_LAYERS, NEAR = 32, 1.03
+"""Other orders than a network's own are tried if it has no more layers than the first, and the
+groups move more than the second times the fewest bytes."""
 
 
 @dataclass(frozen=True)
@@ -80,34 +81,43 @@ def plan_layer_groups(
     `progress` is called with how far the search is. With `given` groups nothing is searched; raises
     ValueError if they cannot be.
     """
+    network, known = by_dependencies(network), Known()
     if given is not None:
-        orders = [in_order_of(by_dependencies(network), given)]
+        orders = [in_order_of(network, given)]
     else:
-        orders = [*dict.fromkeys(orders_of(network))]
-        orders = orders[: len(orders) if len(network.layers) <= FEW_LAYERS else 1]
-
-    def planned(network: Network) -> LayerGroups:
-        return _planned(network, chip, search, halo, most_layers, given, progress)
-
-    return min(map(planned, orders), key=lambda found: found.after.price)
+        few = len(network.layers) <= FEW_LAYERS
+        orders = [*dict.fromkeys(orders_of(network))] if few else [network]
+    # The original's search compares cycles, and keeps halos or not in a network as a whole, too.
+    longest = search == "tail_to_head" and halo == "cheapest"
+    found: list[LayerGroups] = []
+    for one, way in product(orders, HALOS if longest else (halo,)):
+        left = sum(found[0].alone[x.name].price for x in network.layers if x.reason) if found else 0
+        below = min((x.after.price for x in found), default=1 << 62) - left
+        how = GroupSearch(
+            NetworkIndex(one),
+            chip,
+            way,
+            most_layers=most_layers,
+            # The cost model says what rows that are made again cost, where it is asked.
+            strict=halo == "recompute" or search == "tail_to_head",
+            progress=progress,
+            known=known,
+            below=below,
+        )
+        found.append(_planned(how, search, given))
+        if not longest and found[-1].after.moved <= NEAR * found[-1].moved_least:
+            break
+    if search == "tail_to_head":
+        return min(found, key=lambda x: x.after.cycles)
+    return min(found, key=lambda x: x.after.price)
 
 
 def _planned(
-    network: Network,
-    chip: Chip,
-    search: str,
-    halo: str,
-    most_layers: int | None,
-    given: Sequence[SavedGroup] | None,
-    progress: Progress,
+    groups_of: GroupSearch, search: str, given: Sequence[SavedGroup] | None
 ) -> LayerGroups:
     """Return a network in groups, its layers in their order."""
-    index = NetworkIndex(network)
-    # The cost model says what rows that are made again cost, where it is asked.
-    strict = halo == "recompute" or search == "tail_to_head"
-    groups_of = GroupSearch(
-        index, chip, halo, most_layers=most_layers, strict=strict, progress=progress
-    )
+    index, chip = groups_of.index, groups_of.chip
+    network = index.network
     numbers = range(len(network.layers))
     parts: list[PlannedGroup | int] = []
     for is_left, run in groupby(numbers, lambda n: bool(network.layers[n].reason)):
@@ -149,36 +159,27 @@ def orders_of(network: Network) -> Iterator[Network]:
 
     They are those of `by_dependencies`, which decides first.
     """
+    yield network
     index, layers = NetworkIndex(network), network.layers
-    yield by_dependencies(network)
-    makers = [
-        [index.maker[x] for x in dict.fromkeys((*layer.inputs, *layer.behind)) if x in index.maker]
-        for layer in layers
-    ]
+    makers = [index.makers(number) for number in range(len(layers))]
     depth: list[int] = []
     for reads in makers:
         depth.append(max((depth[n] + 1 for n in reads), default=0))
     yield by_dependencies(network, depth)
-    readers = {name: len(numbers) for name, numbers in index.readers.items()}
-    waits, rank = [len(reads) for reads in makers], [0] * len(layers)
-    ready = [n for n, count in enumerate(waits) if not count]
-    for at in range(len(layers)):
+    waiting, order = [*range(len(layers))], list[int]()
 
-        def grows(n: int) -> tuple[int, int]:
-            freed = (x for x in dict.fromkeys(layers[n].inputs) if readers[x] == 1)
-            return index.bytes[layers[n].output] - sum(map(index.bytes.__getitem__, freed)), n
+    def grows(number: int) -> int:
+        """Return by how many bytes more is there after a layer than before."""
+        others = {*waiting} - {number}
+        names = dict.fromkeys(layers[number].inputs)
+        freed = (name for name in names if others.isdisjoint(index.readers[name]))
+        return index.bytes[layers[number].output] - sum(index.bytes[name] for name in freed)
 
-        number = min(ready, key=grows)
-        ready.remove(number)
-        rank[number] = at
-        for name in dict.fromkeys(layers[number].inputs):
-            readers[name] -= 1
-        for n, reads in enumerate(makers):
-            if number in reads:
-                waits[n] -= 1
-                if not waits[n]:
-                    ready.append(n)
-    yield by_dependencies(network, rank)
+    while waiting:
+        able = [number for number in waiting if {*waiting}.isdisjoint(makers[number])]
+        order.append(min(able, key=grows))
+        waiting.remove(order[-1])
+    yield by_dependencies(network, [order.index(number) for number in range(len(layers))])
 
 
 def by_dependencies(network: Network, rank: Sequence[int] | None = None) -> Network:
@@ -188,23 +189,14 @@ def by_dependencies(network: Network, rank: Sequence[int] | None = None) -> Netw
     it grows by one where a layer that cannot be grouped reads what one that can makes. Within a
     stage the former come first, so that no path leaves any run of the others and comes back.
     """
-    index = NetworkIndex(network)
-    stage: list[int] = []
-    for layer in network.layers:
-        earlier = (*layer.inputs, *layer.behind)
-        makers = [index.maker[name] for name in earlier if name in index.maker]
-        steps = (stage[n] + bool(layer.reason and not network.layers[n].reason) for n in makers)
-        stage.append(max(steps, default=0))
-    order = sorted(
-        range(len(network.layers)),
-        key=lambda n: (
-            stage[n],
-            not network.layers[n].reason,
-            0 if rank is None or network.layers[n].reason else rank[n],
-            n,
-        ),
-    )
-    return replace(network, layers=tuple(network.layers[n] for n in order))
+    index, layers = NetworkIndex(network), network.layers
+    keys: list[tuple[int, bool, int, int]] = []
+    for number, layer in enumerate(layers):
+        able = not layer.reason
+        makers = index.makers(number)
+        stage = max((keys[n][0] + (not able and not layers[n].reason) for n in makers), default=0)
+        keys.append((stage, able, rank[number] if rank and able else 0, number))
+    return replace(network, layers=tuple(layers[number] for *_, number in sorted(keys)))
 
 
 def with_layouts(index: NetworkIndex, left: Mapping[str, str]) -> dict[str, str]:

@@ -133,6 +133,12 @@ class NetworkIndex:
         """Names of the tensors that something outside of the network reads."""
         return frozenset(self.network.outputs)
 
+    def makers(self, number: int) -> list[int]:
+        """Return the layers that make what a layer reads, or that it runs after."""
+        layer = self.network.layers[number]
+        names = dict.fromkeys((*layer.inputs, *layer.behind))
+        return [self.maker[name] for name in names if name in self.maker]
+
     def leaves(self, name: str, last: int) -> bool:
         """Return whether a made tensor is read after the layer of number `last`, or nowhere."""
         readers = self.readers[name]

@@ -17,11 +17,11 @@ from passes.layer_group.planning.planned_group import PlannedGroup
 
 
 class Repeats:
-    """Numbers of runs of layers, equal for those that are alike."""
+    """Numbers of runs of layers, equal for those that are alike, in all that share `numbers`."""
 
-    def __init__(self, index: NetworkIndex) -> None:
+    def __init__(self, index: NetworkIndex, numbers: dict[Hashable, int] | None = None) -> None:
         self._index = index
-        self._numbers: dict[Hashable, int] = {}
+        self._numbers = {} if numbers is None else numbers
         self._layers = [self._number(self._content(n)) for n in range(len(index.network.layers))]
         # By the last layer: the numbers of the runs that end with it, shortest first, and the order
         # of their tensors.

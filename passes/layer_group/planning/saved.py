@@ -157,9 +157,9 @@ def in_order_of(network: Network, groups: Sequence[SavedGroup]) -> Network:
             unit[number[name]] = first
     index = NetworkIndex(network)
     before: dict[int, set[int]] = {one: set() for one in unit}
-    for at, layer in enumerate(network.layers):
-        makers = (index.maker[x] for x in (*layer.inputs, *layer.behind) if x in index.maker)
-        before[unit[at]].update(unit[maker] for maker in makers if unit[maker] != unit[at])
+    for at in range(len(unit)):
+        makers = (unit[maker] for maker in index.makers(at))
+        before[unit[at]].update(maker for maker in makers if maker != unit[at])
     after: dict[int, list[int]] = {one: [] for one in before}
     for one, others in before.items():
         for other in sorted(others):

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from passes.layer_group.planning.cost import Cost, cost_alone
@@ -54,12 +55,27 @@ HALOS = {"recompute": (False,), "keep": (True,), "cheapest": (False, True)}
 """For each way with rows that two slices need, whether the search may keep them."""
 
 
+@dataclass(frozen=True)
+class Known:
+    """What searches find out of groups that are alike but for names, by numbers of `Repeats`.
+
+    Orders of one network share it.
+    """
+
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    steps: dict[int, Step | None] = field(default_factory=dict)  # What walks say
+    costs: dict[int, Cost | None] = field(default_factory=dict)  # None where it does not fit
+    in_parts: dict[int, list[Cut]] = field(default_factory=dict)
+    # By what local memory holds: a plan, and the offsets in its order.
+    places: dict[Hashable, tuple[Plan | None, list[tuple[int, ...]]]] = field(default_factory=dict)
+
+
 class GroupSearch:
     """The groups of a network on a chip: which fit, their costs and their addresses.
 
     A group is the layers from number `first` to number `last`. Groups that are alike but for names
     are drafted and placed once. Where it is `strict`, no group has a tensor that is made too often
-    (`TensorSlices.is_made_too_often`).
+    (`TensorSlices.is_made_too_often`). Groups that are looked for cost less than `below` together.
     """
 
     def __init__(
@@ -71,6 +87,8 @@ class GroupSearch:
         most_layers: int | None = None,
         strict: bool = False,
         progress: Progress = silent,
+        known: Known | None = None,
+        below: int = 1 << 62,
     ) -> None:
         self.index, self.chip = index, chip
         self.keeps, self.strict, self.progress = HALOS[halo], strict, progress
@@ -80,17 +98,14 @@ class GroupSearch:
         self.sharing = sorted({1, chip.cores}, reverse=True)
         self.alone = [cost_alone(index, chip.machine, chip.lanes, n) for n in range(count)]
         self.part_bytes = chip.capacity // PARTS
-        self._repeats = Repeats(index)
-        # By numbers of `Repeats`: what a walk says of a group; its cost, None if it does not fit.
-        self._steps: dict[int, Step | None] = {}
-        self._costs: dict[int, Cost | None] = {}
-        self._in_parts: dict[int, list[Cut]] = {}
-        self._places: dict[Hashable, tuple[Plan | None, list[tuple[int, ...]]]] = {}
+        self.known, self.below = known or Known(), below
+        self._repeats = Repeats(index, self.known.numbers)
 
-    def cuts(self, last: int, cores: int) -> Iterator[list[Cut]]:
-        """Yield lists of cuts to try for groups that end with a layer: see `cuts_to_try`."""
-        layer = self.index.network.layers[last]
-        return cuts_to_try(self.chip.lanes.most_slices(self.index, layer), cores)
+    def cuts(self, last: int, cores: int) -> list[list[Cut]]:
+        """Return rows of cuts to try for groups that end with a layer: see `cuts_to_try`."""
+        index, lanes, layer = self.index, self.chip.lanes, self.index.network.layers[last]
+        rows = cuts_to_try(tuple(lanes.most_slices(index, layer).values()), cores)
+        return [[x for x in row if lanes.can_be_cut(index, layer, x, stored=True)] for row in rows]
 
     def walk(self, last: int, cut: Cut) -> Walk:
         """Return the groups that end with a layer and have one cut."""
@@ -99,9 +114,15 @@ class GroupSearch:
     def step(self, walk: Walk, first: int) -> Step | None:
         """Return what a walk says of a group; None if it cannot be cut so."""
         alike = self._repeats.group(first, walk.last, walk.cut)
-        if alike not in self._steps:
-            self._steps[alike] = walk.to(first)
-        return self._steps[alike]
+        if alike not in self.known.steps:
+            self.known.steps[alike] = walk.to(first)
+        return self.known.steps[alike]
+
+    def least(self, uncut: Walk, first: int) -> tuple[int, int]:
+        """Return what a group costs and moves at least, however it is cut."""
+        step = self.step(uncut, first)
+        assert step is not None, "each group has one slice"
+        return step.bound(self.chip.cores), step.moved
 
     def may_fit(self, walk: Walk, first: int) -> Step | None:
         """Return the same; None, too, if the group does not fit, or is made too often."""
@@ -116,28 +137,28 @@ class GroupSearch:
         `slices` returns the slices of the group, where they can be had from what is known of it.
         """
         alike = self._repeats.group(first, last, cut)
-        if alike not in self._costs:
+        if alike not in self.known.costs:
             found = slices() if slices else sliced(self.index.group(first, last), cut, self.chip)
             again = any(tensor.is_made_too_often for tensor in found.tensors.values())
             draft = None if self.strict and again else draft_slices(found, self.chip)
-            self._costs[alike] = None if draft is None else draft.cost
-        return self._costs[alike]
+            self.known.costs[alike] = None if draft is None else draft.cost
+        return self.known.costs[alike]
 
     def plan(self, first: int, last: int, cut: Cut) -> PlannedGroup | None:
         """Return a group with addresses; None if it finds no place in local memory."""
         planned = plan_group(self.index.group(first, last), cut, self.chip, self._placed)
         if planned is None:
-            self._costs[self._repeats.group(first, last, cut)] = None
+            self.known.costs[self._repeats.group(first, last, cut)] = None
         return planned
 
     def _placed(self, local: LocalMemory, planner: str) -> Plan | None:
         """Return offsets, those of a memory of the same content if any."""
         key = memory_content(local)
-        if key not in self._places:
+        if key not in self.known.places:
             plan = place(local, planner)
             offsets = [] if plan is None else [plan.offsets[name] for name in local.sizes]
-            self._places[key] = plan, offsets
-        plan, offsets = self._places[key]
+            self.known.places[key] = plan, offsets
+        plan, offsets = self.known.places[key]
         return plan and replace(plan, offsets=dict(zip(local.sizes, offsets, strict=True)))
 
     def waiting(self, number: int) -> Cost:
@@ -146,7 +167,7 @@ class GroupSearch:
         `cost_alone` counts as if no transfer and no slice of a layer waited for any other.
         """
         group, alone = self.index.group(number, number), self.alone[number]
-        every = next(self.cuts(number, 1))
+        every = self.cuts(number, 1)[0]
         in_parts = replace(every[0], part_bytes=self.part_bytes)
         able = (cut for cut in (in_parts, *every) if can_be_cut(group, cut, self.chip))
         costs = [cost for cut in able if (cost := self.cost(number, number, cut)) is not None]
@@ -159,11 +180,11 @@ class GroupSearch:
         There are up to two: all cores share slices, or they share channels.
         """
         run = self._repeats.run(first, last)
-        if run not in self._in_parts:
+        if run not in self.known.in_parts:
             ways = (False, True) if self.chip.cores > 1 else (False,)
             found = (self._fewest_slices(first, last, by_channels) for by_channels in ways)
-            self._in_parts[run] = [cut for cut in found if cut is not None]
-        return self._in_parts[run]
+            self.known.in_parts[run] = [cut for cut in found if cut is not None]
+        return self.known.in_parts[run]
 
     def _fewest_slices(self, first: int, last: int, by_channels: bool) -> Cut | None:
         """Return the cut of the fewest slices with which a group in parts fits, if any."""
@@ -172,7 +193,7 @@ class GroupSearch:
         loops = part_loops(group, lanes, self.part_bytes, cores if by_channels else 1)
         ways = (
             replace(cut, part_bytes=self.part_bytes, cores=cores, by_channels=by_channels)
-            for cut in next(self.cuts(last, sharing))
+            for cut in self.cuts(last, sharing)[0]
             if loops and cut.steps <= max(SLICES_IN_PARTS, sharing)
         )
         able = [cut for cut in ways if can_be_cut(group, cut, self.chip)]
@@ -221,10 +242,8 @@ class _Cheapest:
     def least(self, number: int) -> tuple[int, int]:
         """Return what a group from this layer on costs and moves at least, however it is cut."""
         if number not in self._least:
-            step = self.search.step(self.uncut, number)
-            assert step is not None, "each group has one slice"
-            price = self.lowest[number] + step.bound(self.search.chip.cores)
-            self._least[number] = price, step.moved
+            price, moved = self.search.least(self.uncut, number)
+            self._least[number] = self.lowest[number] + price, moved
         return self._least[number]
 
     def may_win(self, number: int) -> bool:
@@ -254,8 +273,9 @@ class _Cheapest:
             return  # The groups are those whose halos are made again.
         further = False
         for every in self.search.cuts(self.last, cores):
-            vain, unfit, last_unfit = 0, False, False
-            for cut in every:
+            begin = 0 if further else bisect_left(every, True, key=self.has_room)
+            vain, unfit, last_unfit = 0, False, begin == len(every)
+            for cut in every[begin:]:
                 if again and cut.counts[ROWS] == 1:
                     continue  # Without cut rows there is no halo.
                 won, last_unfit = self.walk(replace(cut, keep_rows=keep_rows))
@@ -266,6 +286,10 @@ class _Cheapest:
             if not (unfit if further else last_unfit):
                 break
             further = True
+
+    def has_room(self, cut: Cut) -> bool:
+        """Return whether the last layer alone may fit with a cut."""
+        return self.search.may_fit(self.search.walk(self.last, cut), self.last) is not None
 
     def walk(self, cut: Cut) -> tuple[bool, bool]:
         """Try all groups of a cut; whether the price fell, and if a promising one did not fit."""
@@ -321,14 +345,17 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     """
     lowest = {first: 0}  # The price of all layers before the layer of this number
     chosen: dict[int, PlannedGroup | None] = {}  # The last group of all layers up to this one
+    rest = search.walk(last, Cut())
     for end in range(first, last + 1):
         search.progress(end + 1, len(search.index.network.layers))
         alone = lowest[end] + search.waiting(end).price
         begin = max(first, end + 1 - search.most_layers)
         chosen[end] = None
+        # What comes after costs something, too.
+        most = search.below - (search.least(rest, end + 1)[0] if end < last else 0)
         while chosen[end] is None:
-            found = _Cheapest(search, end, begin, lowest, alone)
-            lowest[end + 1] = found.price
+            found = _Cheapest(search, end, begin, lowest, min(alone, most))
+            lowest[end + 1] = alone if found.found is None else found.price
             if found.found is None:
                 break
             chosen[end] = search.plan(found.found[0], end, found.found[1])
@@ -367,7 +394,7 @@ def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
     found, begin, first = None, last, max(first, last + 1 - search.most_layers)
     for cores in search.sharing:
         together, *further = search.cuts(last, cores)
-        for cut in (*together, *(every[0] for every in further)):
+        for cut in (*together, *(cut for every in further for cut in every[:1])):
             keeps = search.keeps if cut.counts[ROWS] > 1 else search.keeps[:1]
             ways = (replace(cut, keep_rows=keep_rows) for keep_rows in keeps)
             plans = (_longest_cut(search, way, last, first, begin) for way in ways)

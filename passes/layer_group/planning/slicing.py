@@ -187,18 +187,12 @@ class Slicer:
             own = self._cut_output(tensor)
             self._stored[tensor.name] = TensorSlices(tensor, own, own, "", self.cut)
             self._need(tensor, own)
-        made = self.tensors[tensor.name] = self._sliced(tensor)
+        made = self.tensors[tensor.name] = self._sliced(tensor, may_load_once=False)
         read = [self.index.tensors[name] for name in layer.inputs]
         for maps, one in zip(layer.maps, read, strict=True):
             self._need(one, _needed_by(maps, made.makes, one.shape))
         for one in read:
-            needs, parted = self._needs[one.name], one.name in self._parted
-            is_loaded_once = not parted and not any(part.letter for part in needs)
-            self.tensors[one.name] = (
-                TensorSlices(one, needs, needs, LETTERS, self.cut)
-                if is_loaded_once
-                else self._sliced(one)
-            )
+            self.tensors[one.name] = self._sliced(one, may_load_once=True)
 
     def _need(self, tensor: Tensor, needs: Region) -> None:
         """Add what one reader needs of a tensor: all of an axis if readers follow two letters."""
@@ -210,9 +204,10 @@ class Slicer:
             )
         self._needs[tensor.name] = needs
 
-    def _sliced(self, tensor: Tensor) -> TensorSlices:
-        may_stay = tensor.name not in self._parted
-        return _tensor_slices(tensor, self._needs[tensor.name], self.cut, may_stay)
+    def _sliced(self, tensor: Tensor, may_load_once: bool) -> TensorSlices:
+        keep = LETTERS if may_load_once else ROWS if self.cut.keep_rows else ""
+        keep = "" if tensor.name in self._parted else keep
+        return _tensor_slices(tensor, self._needs[tensor.name], self.cut, keep)
 
     def _cut_output(self, tensor: Tensor) -> Region:
         """Return what slices make of an output; ValueError if it cannot have so many."""
@@ -232,10 +227,13 @@ class Slicer:
 
 
 @lru_cache(maxsize=1 << 14)
-def _tensor_slices(tensor: Tensor, needs: Region, cut: Cut, may_stay: bool) -> TensorSlices:
-    """Return the slices of a tensor, given what each slice needs of it."""
-    rows = sum(part.letter == ROWS for part in needs)
-    if not (may_stay and cut.keep_rows and rows <= 1):
+def _tensor_slices(tensor: Tensor, needs: Region, cut: Cut, keep: str) -> TensorSlices:
+    """Return the slices of a tensor, given what each slice needs, and what may stay along it."""
+    if keep == LETTERS:
+        if not any(part.letter for part in needs):
+            return TensorSlices(tensor, needs, needs, LETTERS, cut)
+        keep = ROWS if cut.keep_rows else ""
+    if not keep or sum(part.letter == ROWS for part in needs) > 1:
         return TensorSlices(tensor, needs, needs, "", cut)
     kept = [
         part.spans.kept(cut.runs[ROWS]) if part.letter == ROWS else (part.spans, part.spans)

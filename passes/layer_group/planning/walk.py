@@ -48,6 +48,7 @@ class Walk:
         self._computing = 0  # Cycles of the layers for all slices
         # Bytes of all slices of a tensor that is loaded or stored, and cycles of all transfers.
         self._moves: dict[tuple[str, str], tuple[int, int]] = {}
+        self._moved = self._moving = 0  # Their sums
         self._stay: dict[str, int] = {}  # Bytes a lane of weights that stay for all slices
         self._most = 0  # Bytes a lane, at most, that one layer needs beside these
 
@@ -59,9 +60,9 @@ class Walk:
         return self._steps[self.last - number]
 
     def _step(self) -> Step:
-        moved, moving = map(sum, zip(*self._moves.values(), strict=True))
         fits = self._most + sum(self._stay.values()) <= self._chip.capacity
-        return Step(moving, self._computing, moved, fits, self._overlap, self._again)
+        facts = self._moving, self._computing, self._moved, fits
+        return Step(*facts, self._overlap, self._again)
 
     def slices(self, first: int) -> GroupSlices:
         """Return the slices of the group that begins with layer `first`, the longest so far."""
@@ -78,9 +79,9 @@ class Walk:
         self._slicer.add(layer, stored=stored)
         made, several = self._slicer.tensors[layer.output], self.cut.turns > 1
         self._computing += layer_cycles(chip.machine, lanes, index, layer, made.made_elements)
-        self._moves.pop((layer.output, LOAD), None)  # It is made here.
+        self._move((layer.output, LOAD), 0, False)  # It is made here.
         if stored:
-            self._moves[layer.output, STORE] = self._transfers(index.bytes[layer.output], False)
+            self._move((layer.output, STORE), index.bytes[layer.output], False)
         needed = working_bytes(layer, made, lanes)
         if not layer.in_place:
             needed += lanes.tensor_bytes(made.tensor, made.window)
@@ -93,13 +94,17 @@ class Walk:
             else:
                 needed += nbytes
             loaded = -(-one.made_elements * one.tensor.bits // 8)
-            self._moves[one.tensor.name, LOAD] = self._transfers(loaded, stays)
+            self._move((one.tensor.name, LOAD), loaded, stays)
         self._overlap = self._overlap or any(one.repeated_rows for one in (made, *read))
         self._again = self._again or any(one.is_made_too_often for one in (made, *read))
         self._most = max(self._most, needed)
         return True
 
-    def _transfers(self, nbytes: int, at_once: bool) -> tuple[int, int]:
-        """Return bytes, and the cycles in which they are moved, slice by slice or at once."""
+    def _move(self, what: tuple[str, str], nbytes: int, at_once: bool) -> None:
+        """Move so many bytes of a tensor, slice by slice or at once; none any more if it is 0."""
         times, cores = 1 if at_once else self.cut.turns, self.cut.cores
-        return nbytes, self._pipe.cycles(-(-nbytes // (times * cores))) * cores * times
+        before, took = self._moves.pop(what, (0, 0))
+        takes = self._pipe.cycles(-(-nbytes // (times * cores))) * cores * times if nbytes else 0
+        self._moved, self._moving = self._moved + nbytes - before, self._moving + takes - took
+        if nbytes:
+            self._moves[what] = nbytes, takes
