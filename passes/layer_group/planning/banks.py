@@ -13,7 +13,7 @@ charges nothing for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, product
 
@@ -26,9 +26,6 @@ Pair = tuple[str, str]
 OPERANDS, TRANSFERS = 1 << 20, 1 << 10
 """The cost of a bank that two operands of a step share; an operand and a transfer. A buffer that
 crosses a bank needlessly costs 1: there are fewer of them."""
-
-ROUNDS = 4
-"""The number of times that each buffer that meets another one is placed anew."""
 
 
 def used_at_once(steps: TimeSteps) -> Iterator[tuple[set[Pair], set[Pair]]]:
@@ -65,40 +62,36 @@ def in_banks(local: LocalMemory, steps: TimeSteps, plan: Plan) -> Plan:
     """Return a plan that meets in banks as little as is found; `plan` if none is better."""
     if not local.bank_bytes:
         return plan
-    weights: Counter[Pair] = Counter()
+    weights: dict[str, Counter[str]] = {name: Counter() for name in local.sizes}
     for operands, beside in used_at_once(steps):
-        weights.update(dict.fromkeys(operands, OPERANDS) | dict.fromkeys(beside, TRANSFERS))
+        each = dict.fromkeys(operands, OPERANDS) | dict.fromkeys(beside, TRANSFERS)
+        for (one, other), weight in each.items():
+            if one in weights and other in weights:
+                weights[one][other] += weight
+                weights[other][one] += weight
     given = {name: plan.offsets[name][0] for name in local.sizes}
     best = _Places(local, weights, {}, given)
     kept = {other: one for _, (one, other) in local.in_place if given[one] == given[other]}
+    sizes, bank = local.sizes, local.bank_bytes
+    steps_of = {name: sum(end - begin for begin, end in local.live[name]) for name in sizes}
+    # The largest for the longest time first, or the largest that meet most.
+    orders = (
+        sorted(sizes, key=lambda x: -sizes[x] * steps_of[x]),
+        sorted(sizes, key=lambda x: (-(sizes[x] // bank), -weights[x].total(), -sizes[x])),
+    )
     # Results that lie in an operand's place are placed with it where there is no room for both.
-    for together in ({}, kept) if kept else ({},):
-        for order in _orders(local, weights):
-            found = _Places(local, weights, together, {})
-            fits = all(found.place(name) for name in order if name not in together)
-            if fits and found.improved().cost < best.cost:
-                best = found
-            if best.cost == 0:
-                break
-    if best.at == given:
-        best = _Places(local, weights, kept, given).improved()
-    offsets = {name: (best.at[name],) for name in local.sizes}
+    for together, order in product(({}, kept) if kept else ({},), orders):
+        found = _Places(local, weights, together, {})
+        fits = all(found.place(name) for name in order if name not in together)
+        if fits and found.cost < best.cost:
+            best = found
+        if best.cost == 0:
+            break
     if best.at == given:
         return plan
+    offsets = {name: (best.at[name],) for name in local.sizes}
     peak = max(best.at[name] + size for name, size in local.sizes.items())
     return replace(plan, offsets=offsets, peak=peak, status=Status.FEASIBLE)
-
-
-def _orders(local: LocalMemory, weights: Mapping[Pair, int]) -> Iterator[Sequence[str]]:
-    """Yield orders in which buffers are placed: large ones, long-lived ones, then as they come."""
-    meets: Counter[str] = Counter()
-    for (one, other), weight in weights.items():
-        meets.update({one: weight, other: weight})
-    steps = {name: sum(b - a for a, b in live) for name, live in local.live.items()}
-    sizes = local.sizes
-    yield sorted(sizes, key=lambda x: (-(sizes[x] // local.bank_bytes), -meets[x], -sizes[x]))
-    yield sorted(sizes, key=lambda x: -sizes[x] * steps[x])
-    yield list(sizes)
 
 
 @dataclass(eq=False)
@@ -106,42 +99,41 @@ class _Places:
     """Places of some buffers; a place decides in how many banks its buffer is."""
 
     local: LocalMemory
-    weights: Mapping[Pair, int]
+    weights: Mapping[str, Counter[str]]  # What a bank costs that two buffers share
     together: Mapping[str, str]  # Buffers that lie where another one does
     at: dict[str, int]
 
     def __post_init__(self) -> None:
-        local = self.local
-        self._bank, self._unit = local.bank_bytes, local.memory.alignment
-        self._capacity = local.memory.capacity or 0
+        self._bank = self.local.bank_bytes
         self._rows = {
-            name: sum(((1 << end) - 1) ^ ((1 << begin) - 1) for begin, end in local.live[name])
-            for name in local.sizes
+            name: {step for begin, end in self.local.live[name] for step in range(begin, end)}
+            for name in self.local.sizes
         }
-        self._followers: dict[str, list[str]] = {}
+        self._with = {name: [name] for name in self.local.sizes}
         for name in self.together:
             other = name
             while other in self.together:
                 other = self.together[other]
             self._rows[other] |= self._rows[name]
-            self._followers.setdefault(other, []).append(name)
-        self._near: dict[str, dict[str, int]] = {name: {} for name in local.sizes}
-        for (one, other), weight in self.weights.items():
-            if one in local.sizes and other in local.sizes:
-                self._near[one][other] = self._near[other][one] = weight
+            self._with[other].append(name)
 
-    def _mask(self, name: str, at: int) -> int:
-        first, last = at // self._bank, (at + self.local.sizes[name] - 1) // self._bank
-        return (2 << last) - (1 << first)
+    def least(self, name: str) -> int:
+        """Return in how many banks a buffer is at least."""
+        return -(-self.local.sizes[name] // self._bank)
+
+    def _banks(self, name: str, at: int) -> range:
+        return range(at // self._bank, (at + self.local.sizes[name] - 1) // self._bank + 1)
 
     def _cost_at(self, name: str, at: int) -> int:
         """Return what a place costs: meetings with what is placed, and a bank that is crossed."""
-        mask, least = self._mask(name, at), -(-self.local.sizes[name] // self._bank)
-        cost = int(mask.bit_count() > least)
-        for one in (name, *self._followers.get(name, ())):
-            for other, weight in self._near[one].items():
-                if other in self.at and mask & self._mask(other, self.at[other]):
-                    cost += weight
+        banks = self._banks(name, at)
+        cost = int(len(banks) > self.least(name))
+        for other, weight in (
+            (x, w) for one in self._with[name] for x, w in self.weights[one].items()
+        ):
+            if other in self.at:
+                theirs = self._banks(other, self.at[other])
+                cost += weight if banks.start < theirs.stop and theirs.start < banks.stop else 0
         return cost
 
     @property
@@ -151,41 +143,25 @@ class _Places:
 
     def place(self, name: str) -> bool:
         """Put a buffer where it costs least with those that are placed; False if it has no room."""
-        size, rows, unit = self.local.sizes[name], self._rows[name], self._unit
+        size, unit, sizes = self.local.sizes[name], self.local.memory.alignment, self.local.sizes
+        capacity = self.local.memory.capacity or 0
         taken = sorted(
-            (at, at + self.local.sizes[other])
+            (at, at + sizes[other])
             for other, at in self.at.items()
-            if rows & self._rows[other]
+            if not self._rows[name].isdisjoint(self._rows[other])
         )
-        most, starts = self._capacity - size, set[int]()
-        begin = 0
-        for low, high in (*taken, (self._capacity, self._capacity)):
+        starts, begin = set[int](), 0
+        for low, high in (*taken, (capacity, capacity)):
             first, last = -(-begin // unit) * unit, (low - size) // unit * unit
-            if first <= last:
-                starts.update((first, last))
-                banks = range(-(-first // self._bank) * self._bank, last + 1, self._bank)
-                starts.update(banks)
-                ends = range(-(-(first + size) // self._bank) * self._bank, low + 1, self._bank)
-                starts.update((end - size) // unit * unit for end in ends)
+            if first <= last:  # At the ends of a gap, or of a bank in it.
+                banks = [
+                    at * self._bank for at in range(first // self._bank, low // self._bank + 1)
+                ]
+                ends = ((at - size) // unit * unit for at in banks)
+                starts.update((first, last, *(at for at in (*banks, *ends) if first <= at <= last)))
             begin = max(begin, high)
-        able = sorted(at for at in starts if 0 <= at <= most)
-        if not able:
+        chosen = min(sorted(starts), key=lambda at: self._cost_at(name, at), default=None)
+        if chosen is None:
             return False
-        chosen = min(able, key=lambda at: (self._cost_at(name, at), at))
-        self.at |= dict.fromkeys((name, *self._followers.get(name, ())), chosen)
+        self.at |= dict.fromkeys(self._with[name], chosen)
         return True
-
-    def improved(self) -> _Places:
-        """Place each buffer that costs something anew, as long as that lowers the cost."""
-        for _ in range(ROUNDS):
-            before = self.cost
-            for name in [name for name in self.local.sizes if name not in self.together]:
-                if self._cost_at(name, self.at[name]):
-                    old = dict(self.at)
-                    for one in (name, *self._followers.get(name, ())):
-                        del self.at[one]
-                    if not self.place(name):
-                        self.at = old
-            if self.cost >= before:
-                break
-        return self

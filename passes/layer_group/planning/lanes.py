@@ -65,9 +65,9 @@ class Lanes:
         """Return whether a layer of a group can be cut so; whether its result is stored there."""
         if any(cut.counts[letter] > 1 for letter in layer.uncut):
             return False
-        most, packed = self.most_slices(index, layer), self.packed(index.least_bits)
         if not stored:
             return True
+        most, packed = self.most_slices(index, layer), self.packed(index.least_bits)
         alike = packed == 1 or most["n"] % cut.counts["n"] == 0
         return alike and all(count <= most[letter] for letter, count in cut.counts.items())
 

@@ -16,7 +16,7 @@ from passes.layer_group.planning.planned_group import PORTFOLIO, Chip, PlannedGr
 from passes.layer_group.planning.saved import SavedGroup, in_order_of, plan_saved
 from passes.layer_group.planning.search import HALOS, SEARCHES, GroupSearch, Known, Progress, silent
 
-FEW_LAYERS, NEAR = 32, 1.03
+FEW_LAYERS, NEAR = 48, 1.03
 """Other orders than a network's own are tried if it has no more layers than the first, and the
 groups move more than the second times the fewest bytes."""
 

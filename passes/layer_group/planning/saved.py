@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -156,28 +156,16 @@ def in_order_of(network: Network, groups: Sequence[SavedGroup]) -> Network:
         for name in group.layers:
             unit[number[name]] = first
     index = NetworkIndex(network)
-    before: dict[int, set[int]] = {one: set() for one in unit}
-    for at in range(len(unit)):
-        makers = (unit[maker] for maker in index.makers(at))
-        before[unit[at]].update(maker for maker in makers if maker != unit[at])
-    after: dict[int, list[int]] = {one: [] for one in before}
-    for one, others in before.items():
-        for other in sorted(others):
-            after[other].append(one)
-    waits = {one: len(others) for one, others in before.items()}
-    ready = [one for one, count in waits.items() if not count]
-    order: list[int] = []
-    while ready:
-        order.append(heappop(ready))
-        for one in after[order[-1]]:
-            waits[one] -= 1
-            if not waits[one]:
-                heappush(ready, one)
-    for group in groups:
-        if unit[number[group.layers[0]]] not in order:
-            raise ValueError(f"{group.where}: a path between its layers leaves it, and comes back")
-    rank = {one: at for at, one in enumerate(order)}
-    ordered = sorted(range(len(unit)), key=lambda at: (rank[unit[at]], at))
+    before: dict[int, dict[int, None]] = {one: {} for one in unit}
+    for at, one in enumerate(unit):
+        before[one] |= {unit[n]: None for n in index.makers(at) if unit[n] != one}
+    try:
+        order = {one: at for at, one in enumerate(TopologicalSorter(before).static_order())}
+    except CycleError as error:
+        group = next(x for x in groups if unit[number[x.layers[0]]] in error.args[1])
+        message = f"{group.where}: a path between its layers leaves it, and comes back"
+        raise ValueError(message) from error
+    ordered = sorted(range(len(unit)), key=lambda at: (order[unit[at]], at))
     return replace(network, layers=tuple(network.layers[at] for at in ordered))
 
 

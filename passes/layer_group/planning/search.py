@@ -33,7 +33,7 @@ PATIENCE = 2
 REACH = 24
 """By how many layers a group that is tried may be longer than the best one so far."""
 
-MANY_LAYERS, FEW_AT_ONCE = 256, 32
+MANY_LAYERS, FEW_AT_ONCE = 256, 24
 """Of a network of more layers than the first, groups have no more than the second: the search
 takes seconds for 1,000 layers then."""
 

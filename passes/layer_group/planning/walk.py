@@ -3,8 +3,8 @@
 
 They take their slices from one `Slicer`. The bound of a group is the price if its layers compute
 while its transfers run, and nothing waits. No order of time steps costs less, so a group whose
-bound is too high need not be drafted; and no cut of a group costs less than its one slice, so a
-group whose one slice is too dear, whether it fits or not, need not be cut.
+bound is too high need not be drafted. The slices of a cut together move and compute no less than
+one slice, but for rows that nothing reads: a group whose one slice costs too much is not cut.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, plan_group
-from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import check
 from tvm_ext.report.readers.groups import layer_groups, lowered
 
@@ -58,31 +57,24 @@ def without_banks(chip):
 
 def test_the_steps_of_a_mobile_network_meet_no_more():
     """PP-LCNet on BM1684X: nearly all steps meet without banks, none with them."""
-    target = Target("sophgo/bm1684x")
-    mod = lowered(lcnet.build())
-    (block,) = plan_groups(mod, LayerGroupOptions(target))
-    groups = block.groups.groups
-    steps = sum(len(group.steps.rows) for group in groups)
-    assert steps > 30
+    report = layer_groups(lowered(lcnet.build()), Target("sophgo/bm1684x"))
+    assert [one.bank_conflicts for one in report.groups] == [0] * len(report.groups)
+    groups = [one.planned for one in report.groups]
+    assert sum(len(group.steps.rows) for group in groups) > 30
     for group in groups:
         check(group.local.problem, group.plan)
         assert group.plan.peak <= group.local.memory.capacity
-        assert group.bank_conflicts == meeting_steps(group, 16)
-    assert sum(group.bank_conflicts for group in groups) == 0
-    report = layer_groups(mod, target)
-    assert [group.bank_conflicts for group in report.groups] == [0] * len(groups)
-    # As without banks, and those steps meet.
-    chip = without_banks(Chip(groups[0].local.memory, MACHINE))
-    index = NetworkIndex(block.groups.network)
-    for group in groups:
-        alone = plan_group(index.group(group.group.first, group.group.last), group.cut, chip)
+        assert meeting_steps(group, 16) == 0
+        # As without banks, and those steps meet.
+        chip = without_banks(Chip(group.local.memory, MACHINE))
+        alone = plan_group(group.group, group.cut, chip)
         assert alone is not None
         assert meeting_steps(alone, 16) > 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_banks_cost_no_bytes_and_no_fit(seed):
-    network = long_network(seed, 12)
+    network = long_network(seed, 7)
     chip = Chip(BANKS, MACHINE)
     found = plan_layer_groups(network, chip, halo="cheapest")
     other = plan_layer_groups(network, without_banks(chip), halo="cheapest")

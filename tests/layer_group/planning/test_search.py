@@ -45,23 +45,22 @@ def test_a_walk_bounds_what_groups_cost(network, cut, capacity):
 
 
 def check_walk(network, cut, capacity=1 << 24):
-    """No group costs less than its bound, and a group that a walk leaves out does not fit."""
+    """No group costs less than its bound, and a group without room does not fit."""
     index = NetworkIndex(network)
     chip = Chip(replace(T8, capacity=capacity), MACHINE)
     last = len(network.layers) - 1
-    walk, ended = Walk(index, chip, last, cut), False
+    walk = Walk(index, chip, last, cut)
     for first in range(last, -1, -1):
-        step = None if ended else walk.to(first)
-        ended = step is None
+        step = walk.to(first)
         planned = plan_group(index.group(first, last), cut, chip)
-        assert not (ended and planned)
-        if planned and step:
-            assert step.bound <= planned.cost.price
+        assert not planned or (step and step.fits)
+        if planned:
+            assert step.bound(1) <= planned.cost.price
             assert step.moved == planned.cost.moved
             again = any(tensor.repeated_rows for tensor in planned.slices.tensors.values())
             assert again <= step.overlap <= (cut.counts["h"] > 1)
             tight = Chip(replace(T8, capacity=planned.plan.peak), MACHINE)
-            assert Walk(index, tight, last, cut).to(first) is not None
+            assert Walk(index, tight, last, cut).to(first).fits
 
 
 @given(network=random_networks(max_layers=5), capacity=st.sampled_from((700, 4096, 65536)))
@@ -70,10 +69,10 @@ def test_no_partition_into_uncut_groups_costs_less(network, capacity):
     chip = Chip(replace(T8, capacity=capacity), MACHINE)
     found = plan_layer_groups(network, chip, halo="cheapest")
     network, index = found.network, NetworkIndex(found.network)
-    search = GroupSearch(index, chip, "cheapest")
     numbers = range(len(network.layers))
+    search = GroupSearch(index, chip, "cheapest")
     alone = [search.waiting(n).price for n in numbers]
-    moved = [one.moved for one in search.alone]
+    moved = [found.alone[layer.name].moved for layer in network.layers]
     best = [0]
     for end in numbers:
         ways = [best[end] + alone[end]]
@@ -325,7 +324,8 @@ def row_of(*shape, layers=5, windows=(0, 1, 2, 3), table=False):
 )
 def test_a_walk_counts_what_is_there_at_once(network, cut):
     check_walk(network, cut)
-    assert Walk(NetworkIndex(network), roomy(64), len(network.layers) - 1, cut).to(0) is None
+    walk = Walk(NetworkIndex(network), roomy(64), len(network.layers) - 1, cut)
+    assert not walk.to(0).fits
 
 
 def test_a_walk_knows_of_rows_that_slices_share_wherever_they_are():
