@@ -57,7 +57,8 @@ def without_banks(chip):
 
 def test_the_steps_of_a_mobile_network_meet_no_more():
     """PP-LCNet on BM1684X: nearly all steps meet without banks, none with them."""
-    report = layer_groups(lowered(lcnet.build()), Target("sophgo/bm1684x"))
+    mod = lowered(lcnet.build())
+    report = layer_groups(mod, Target("sophgo/bm1684x"))
     assert [one.bank_conflicts for one in report.groups] == [0] * len(report.groups)
     groups = [one.planned for one in report.groups]
     assert sum(len(group.steps.rows) for group in groups) > 30
