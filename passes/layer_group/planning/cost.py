@@ -99,32 +99,32 @@ def group_cost(
     """Return the cost of a group, and its time steps, with transfers moved if that wins cycles."""
     # Cores compute side by side, and share what moves a byte.
     cut, pipe, moved = slices.cut, machine[TRANSFERS], 0
-    computing, passing = [], []  # By row, cycles of a slice
+    computing, parted_cycles = [], []  # By row, cycles of a slice
     for row in steps.rows:
         cycles = sum(
             _slice_cycles(slices, machine, lanes, slices.group.layers[at]) for at in row.layers
         )
         # A layer waits for the first part of what it loads in parts, and for the last one to be
         # stored; the others pass by meanwhile.
-        passing.append(0)
+        parted_cycles.append(0)
         for nbytes, parts in _parted(slices, row):
             first = pipe.cycles(-(-nbytes // (parts.count * cut.steps))) * cut.cores
             cycles, moved = cycles + first, moved + nbytes
-            passing[-1] += first * parts.turns
+            parted_cycles[-1] += first * parts.turns
         computing.append(cycles)
-    held = frozenset(slices.resident)
+    resident = frozenset(slices.resident)
     transfers: dict[Transfer, int] = {}
     for row in steps.rows:
         for transfer in row.transfers:
             nbytes = moved_bytes(slices, transfer.tensor, transfer.kind)
-            times = 1 if transfer.tensor in held else cut.turns
+            times = 1 if transfer.tensor in resident else cut.turns
             transfers[transfer] = pipe.cycles(-(-nbytes // (times * cut.cores))) * cut.cores
             moved += nbytes
     if balance:
-        steps = rebalance(steps, computing, transfers, lane_bytes, passing)
-    total = pipelined_cycles(steps, computing, transfers, cut.turns, held, passing)
-    moving = sum(n * (1 if t.tensor in held else cut.turns) for t, n in transfers.items())
-    return Cost(total, moved, total + moving + sum(passing) * cut.turns), steps
+        steps = rebalance(steps, computing, transfers, lane_bytes, parted_cycles)
+    total = pipelined_cycles(steps, computing, transfers, cut.turns, resident, parted_cycles)
+    moving = sum(n * (1 if t.tensor in resident else cut.turns) for t, n in transfers.items())
+    return Cost(total, moved, total + moving + sum(parted_cycles) * cut.turns), steps
 
 
 def _slice_cycles(slices: GroupSlices, machine: Machine, lanes: Lanes, layer: Layer) -> int:
@@ -152,12 +152,12 @@ def pipelined_cycles(
     computing: Sequence[int],
     transfers: Mapping[Transfer, int],
     slices: int,
-    held: Collection[str],
-    passing: Sequence[int],
+    resident: Collection[str],
+    parted_cycles: Sequence[int],
 ) -> int:
     """Return the cycles of all slices, filling and draining counted, by those of one slice.
 
-    Tensors that are `held` are loaded once, with the first slice.
+    Tensors that are `resident` are loaded once, with the first slice.
     """
     middle = int(steps.pipelined)
     turns = slices + 2 * middle
@@ -165,11 +165,11 @@ def pipelined_cycles(
     def turn(number: int) -> int:
         """Return the cycles of all rows in the turn of this number."""
         cycles = 0
-        for row, compute, parted in zip(steps.rows, computing, passing, strict=True):
+        for row, compute, parted in zip(steps.rows, computing, parted_cycles, strict=True):
             moving = 0
             for transfer in row.transfers:
                 at = number - transfer.stage * middle
-                if at == 0 or (0 < at < slices and transfer.tensor not in held):
+                if at == 0 or (0 < at < slices and transfer.tensor not in resident):
                     moving += transfers[transfer]
             runs = 0 <= number - middle < slices
             cycles += max(compute * runs, moving + parted * runs)

@@ -87,7 +87,7 @@ class PartLoop:
         return self.summed is not None and layer == self.layers[-1]
 
     @cached_property
-    def held(self) -> dict[str, tuple[Parts, int]]:
+    def parted(self) -> dict[str, tuple[Parts, int]]:
         """For each tensor that is resident in parts only: these, and elements at once."""
         moved = [item for x in self.loops for item in (*x.loads.items(), *x.stores.items())]
         found = {name: (parts, parts.chunk) for name, parts in self.between.items()}

@@ -116,7 +116,7 @@ class GroupSlices:
     @cached_property
     def parted(self) -> dict[str, tuple[Parts, int]]:
         """For each tensor that is resident in parts only: these, and elements at once."""
-        return {name: held for loop in self.loops.values() for name, held in loop.held.items()}
+        return {name: held for loop in self.loops.values() for name, held in loop.parted.items()}
 
     @cached_property
     def resident(self) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def slice_group(group: Group, cut: Cut, loops: Mapping[str, PartLoop] | None = N
     Raises ValueError if an output cannot have so many slices.
     """
     loops = loops or {}
-    parted = frozenset(name for loop in loops.values() for name in loop.held)
+    parted = frozenset(name for loop in loops.values() for name in loop.parted)
     slicer = Slicer(group.index, cut, parted)
     for layer in reversed(group.layers):
         slicer.add(layer, stored=group.index.leaves(layer.output, group.last))

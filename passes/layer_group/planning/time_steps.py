@@ -60,7 +60,7 @@ def time_steps(group: Group, loops: Mapping[str, PartLoop]) -> TimeSteps:
     beside the first layer of the next slice, and the first loads beside the last layer of the slice
     before, or after it where it reads them.
     """
-    parted = {name for loop in loops.values() for name in loop.held}
+    parted = {name for loop in loops.values() for name in loop.parted}
     there = {*group.made, *parted}
     together: list[list[int]] = []
     for position, layer in enumerate(group.layers):

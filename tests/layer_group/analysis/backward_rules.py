@@ -7,17 +7,6 @@ rules share nothing with the package, which reads the same off lowered kernels.
 
 from __future__ import annotations
 
-from passes.layer_group.planning.spans import AxisMap, Range, Spans
-
-
-def needed_range(m: AxisMap, output: Range, output_extent: int, extent: int) -> Range:
-    """Return what the package says that a range of an output's axis needs, as tpu-mlir has it.
-
-    There the last slice reaches the end of the input even where nothing reads it.
-    """
-    begin, end = Spans.of([output]).needed(m.spans).ranges[0]
-    return (begin, extent if output[1] == output_extent else end)
-
 
 def clip(index: int, size: int, length: int, *, last: bool = False) -> tuple[int, int]:
     """Cut a slice to its tensor; the last one reaches the end, as tpu-mlir has it."""

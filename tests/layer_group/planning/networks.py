@@ -51,18 +51,6 @@ def conv_map(
     return Window(axis, stride, 1, -padding, (kernel - 1) * dilation - padding)
 
 
-def source_map(
-    kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1, axis: int = 2
-) -> Window:
-    """As `conv_map`, but a slice reads up to the next stride, as tpu-mlir has it."""
-    reach = max((kernel - 1) * dilation + 1, stride)
-    return Window(axis, stride, 1, -padding, reach - 1 - padding)
-
-
-def transposed_map(kernel: int, stride: int, padding: int, dilation: int = 1) -> Window:
-    return Window(2, 1, stride, padding - (kernel - 1) * dilation + stride - 1, padding)
-
-
 class Builder:
     """Puts a network together, layer by layer; tensors are NCHW."""
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import Builder, Window, random_networks, worked_example
+from networks import Builder, random_networks, worked_example
 from replay import check_replay
 from sweeps import sample
 from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning.cut import Cut, slice_counts
 from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
-from passes.layer_group.planning.network import Kind, NetworkIndex
+from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.layer_group.planning.search import HALOS, SEARCHES, GroupSearch
 from passes.layer_group.planning.walk import Walk
@@ -298,49 +298,6 @@ def convolutions(*kernels, channels=64, rows=8, columns=8):
         else:
             made = b.same("relu", name, made)
     return b.network(made)
-
-
-def row_of(*shape, layers=5, windows=(0, 1, 2, 3), table=False):
-    """Return layers that read the one before by some axes, and a table each if asked."""
-    b = Builder(bits=32)
-    made = b.tensor("x", *shape)
-    maps = tuple(None if axis is None else Window(axis) for axis in windows)
-    for number in range(layers):
-        read = [(made, maps)]
-        if table:
-            read.append((b.tensor(f"table{number}", *shape, kind=Kind.WEIGHT), maps))
-        made = b.add("row", f"t{number}", shape, read)
-    return b.network(made)
-
-
-@pytest.mark.parametrize(
-    ("network", "cut"),
-    [
-        (convolutions(1, 1, 1, 1, rows=1, columns=4), Cut()),  # Two weights are there at once.
-        (row_of(1, 8, 16, 4, table=True), Cut.of(h=4)),
-        (row_of(1, 8, 16, 4, windows=(0, 1, None, 3)), Cut.of(h=2)),
-        (convolutions(3, 3), Cut.of(h=4)),
-    ],
-)
-def test_a_walk_counts_what_is_there_at_once(network, cut):
-    check_walk(network, cut)
-    walk = Walk(NetworkIndex(network), roomy(64), len(network.layers) - 1, cut)
-    assert not walk.to(0).fits
-
-
-def test_a_walk_knows_of_rows_that_slices_share_wherever_they_are():
-    b = Builder()
-    for name in ("x", "y"):
-        b.tensor(name, 1, 8, 12, 4)
-    b.same("relu", "a", "x")
-    b.same("add", "c", "a", b.conv("y", "b", 8, 3, 1, 1))
-    # One result's rows are others than those of it that the next one reads.
-    n, c, w = map(Window, (0, 1, 3))
-    b.add("spread", "d", (1, 8, 12, 4), [(b.tensor("z", 1, 8, 1, 1), (n, c, None, None))])
-    b.add("crop", "e", (1, 8, 11, 4), [("d", (n, c, Window(2, first=1, last=1), w))])
-    index = NetworkIndex(b.network("c", "d", "e"))
-    for first, last in ((0, 2), (3, 4)):
-        assert Walk(index, roomy(1 << 24), last, Cut.of(h=3)).to(first).overlap
 
 
 def refused(network, *names):

@@ -251,7 +251,7 @@ def test_what_parts_of_channels_need_more_of_is_no_part():
     builder.same("relu", "t1", builder.tensor("in0", 1, 32, 4, 4))
     builder.add("near", "t2", (1, 32, 4, 4), [("t1", near)])
     runs = part_loops(group_of(builder.network("t2")), chip().lanes, 1)
-    assert {name: [*run.held] for name, run in runs.items()} == {
+    assert {name: [*run.parted] for name, run in runs.items()} == {
         "near:t2": ["t2"],
         "relu:t1": ["in0"],
     }

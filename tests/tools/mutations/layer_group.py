@@ -29,7 +29,7 @@ _MEMORY = f"{_NETWORKS}::test_softmax_needs_working_memory_and_normalization_alo
 _SLICES = f"{_TESTS}/planning/test_slicing.py"
 _REPLAY = f"{_TESTS}/planning/test_replay.py"
 _LOCAL = f"{_TESTS}/planning/test_local_memory.py"
-_RUNS = f"{_TESTS}/rewrite/test_runs.py"
+_RUNS = f"{_TESTS}/rewrite/test_part_loops.py"
 _RULES = f"{_TESTS}/analysis/test_part_rules.py"
 _CORES = f"{_TESTS}/rewrite/test_cores.py"
 _SEVERAL = f"{_TESTS}/rewrite/test_several_results.py"
@@ -87,7 +87,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("time_steps", "rebalance", "live_ranges"), (_REPLAY, _LOCAL)),
     Rule("LayerGroup slots: lanes and windows", f"{_PLANNING}/lanes.py", (),
          (_REPLAY, _LOCAL)),
-    Rule("LayerGroup slots: runs of layers", f"{_PLANNING}/loops.py", (),
+    Rule("LayerGroup slots: loops over parts", f"{_PLANNING}/loops.py", (),
          (_RUNS, _RULES, _CORES, _REPLAY)),
     Rule("LayerGroup order: dependencies", f"{_PLANNING}/layer_groups.py", ("by_dependencies",),
          (f"{_TESTS}/planning/test_search.py",)),
@@ -106,7 +106,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("LayerGroup groups: what can be cut", f"{_PLANNING}/lanes.py", ("Lanes.can_be_cut",),
          (_SLICES, f"{_TESTS}/planning/test_search.py", _GROUPS)),
     Rule("LayerGroup groups: what a walk leaves out", f"{_PLANNING}/walk.py",
-         ("Walk._add", "Walk._bound"),
+         ("Walk._add", "Walk._step", "Walk._move", "Step.bound"),
          (f"{_TESTS}/planning/test_search.py",)),
     Rule("effects: what overwrites its arguments", "passes/relax/opaque_values.py",
          ("OpaqueValues.overwrite_arguments",),
