@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, product
 
 from passes.layer_group.planning.banks import in_banks
-from passes.layer_group.planning.cost import Cost, total
+from passes.layer_group.planning.cost import TRANSFERS, Cost, layer_cycles, total
 from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.local_memory import lane_bytes
 from passes.layer_group.planning.network import Kind, Network, NetworkIndex
@@ -16,9 +16,9 @@ from passes.layer_group.planning.planned_group import PORTFOLIO, Chip, PlannedGr
 from passes.layer_group.planning.saved import SavedGroup, in_order_of, plan_saved
 from passes.layer_group.planning.search import HALOS, SEARCHES, GroupSearch, Known, Progress, silent
 
-FEW_LAYERS, NEAR = 48, 1.03
-"""Other orders than a network's own are tried if it has no more layers than the first, and the
-groups move more than the second times the fewest bytes."""
+FEW_LAYERS, NEAR = 48, 1.05
+"""Other orders than a network's own are tried if it has no more layers than the first, and its
+groups cost more than the second times what any groups would."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def plan_layer_groups(
         few = len(network.layers) <= FEW_LAYERS
         orders = [*dict.fromkeys(orders_of(network))] if few else [network]
     # The original's search compares cycles, and keeps halos or not in a network as a whole, too.
-    longest = search == "tail_to_head" and halo == "cheapest"
+    longest = search == "tail_to_head" and halo == "cheapest" and given is None
     found: list[LayerGroups] = []
     for one, way in product(orders, HALOS if longest else (halo,)):
         left = sum(found[0].alone[x.name].price for x in network.layers if x.reason) if found else 0
@@ -105,11 +105,23 @@ def plan_layer_groups(
             below=below,
         )
         found.append(_planned(how, search, given))
-        if not longest and found[-1].after.moved <= NEAR * found[-1].moved_least:
+        if not longest and found[-1].after.price <= NEAR * _least_price(found[-1], how):
             break
     if search == "tail_to_head":
         return min(found, key=lambda x: x.after.cycles)
     return min(found, key=lambda x: x.after.price)
+
+
+def _least_price(found: LayerGroups, how: GroupSearch) -> int:
+    """Return what a network costs at least, if nothing waits and each tensor is moved once."""
+    index, chip = how.index, how.chip
+    moving = chip.machine[TRANSFERS].cycles(found.moved_least)
+    computing = sum(
+        layer_cycles(chip.machine, chip.lanes, index, layer, index.elements[layer.output])
+        for layer in index.network.layers
+        if not layer.reason
+    )
+    return moving + max(moving, computing // chip.cores)
 
 
 def _planned(

@@ -37,7 +37,7 @@ MANY_LAYERS, FEW_AT_ONCE = 256, 24
 """Of a network of more layers than the first, groups have no more than the second: the search
 takes seconds for 1,000 layers then."""
 
-PARTS = 16
+PARTS = 12
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
 
 SLICES_IN_PARTS = 4
@@ -109,7 +109,7 @@ class GroupSearch:
 
     def walk(self, last: int, cut: Cut) -> Walk:
         """Return the groups that end with a layer and have one cut."""
-        return Walk(self.index, self.chip, last, cut)
+        return Walk(self.index, self.chip, last, cut, strict=self.strict)
 
     def step(self, walk: Walk, first: int) -> Step | None:
         """Return what a walk says of a group; None if it cannot be cut so."""
@@ -125,9 +125,9 @@ class GroupSearch:
         return step.bound(self.chip.cores), step.moved
 
     def may_fit(self, walk: Walk, first: int) -> Step | None:
-        """Return the same; None, too, if the group does not fit, or is made too often."""
+        """Return the same; None, too, if the group does not fit."""
         step = self.step(walk, first)
-        return step if step and step.fits and not (self.strict and step.again) else None
+        return step if step and step.fits else None
 
     def cost(
         self, first: int, last: int, cut: Cut, slices: Callable[[], GroupSlices] | None = None
@@ -139,8 +139,8 @@ class GroupSearch:
         alike = self._repeats.group(first, last, cut)
         if alike not in self.known.costs:
             found = slices() if slices else sliced(self.index.group(first, last), cut, self.chip)
-            again = any(tensor.is_made_too_often for tensor in found.tensors.values())
-            draft = None if self.strict and again else draft_slices(found, self.chip)
+            again = self.strict and any(x.is_made_too_often for x in found.tensors.values())
+            draft = None if again else draft_slices(found, self.chip)
             self.known.costs[alike] = None if draft is None else draft.cost
         return self.known.costs[alike]
 

@@ -29,7 +29,6 @@ class Step:
     moved: int  # Bytes between global and local memory
     fits: bool  # Whether each layer has room beside the weights that stay
     overlap: bool  # Whether any two slices share rows
-    again: bool  # Whether a tensor is made too often: see `TensorSlices.is_made_too_often`
 
     def bound(self, cores: int) -> int:
         """Return what the price is at least, if so many cores share what is computed."""
@@ -37,14 +36,20 @@ class Step:
 
 
 class Walk:
-    """A group that grows by the layer before it; `last` is the number of its last layer."""
+    """A group that grows by the layer before it; `last` is the number of its last layer.
 
-    def __init__(self, index: NetworkIndex, chip: Chip, last: int, cut: Cut) -> None:
+    Where it is `strict`, it has no tensor that is made too often: see `is_made_too_often`.
+    """
+
+    def __init__(
+        self, index: NetworkIndex, chip: Chip, last: int, cut: Cut, *, strict: bool = False
+    ) -> None:
         self._index, self._chip, self.last, self.cut = index, chip, last, cut
+        self._strict = strict
         self._pipe = chip.machine[TRANSFERS]
         self._slicer = Slicer(index, cut)
         self._steps: list[Step | None] = []  # Of each group so far, the shortest first
-        self._overlap = self._again = False
+        self._overlap = False
         self._computing = 0  # Cycles of the layers for all slices
         # Bytes of all slices of a tensor that is loaded or stored, and cycles of all transfers.
         self._moves: dict[tuple[str, str], tuple[int, int]] = {}
@@ -61,8 +66,7 @@ class Walk:
 
     def _step(self) -> Step:
         fits = self._most + sum(self._stay.values()) <= self._chip.capacity
-        facts = self._moving, self._computing, self._moved, fits
-        return Step(*facts, self._overlap, self._again)
+        return Step(self._moving, self._computing, self._moved, fits, self._overlap)
 
     def slices(self, first: int) -> GroupSlices:
         """Return the slices of the group that begins with layer `first`, the longest so far."""
@@ -96,9 +100,8 @@ class Walk:
             loaded = -(-one.made_elements * one.tensor.bits // 8)
             self._move((one.tensor.name, LOAD), loaded, stays)
         self._overlap = self._overlap or any(one.repeated_rows for one in (made, *read))
-        self._again = self._again or any(one.is_made_too_often for one in (made, *read))
         self._most = max(self._most, needed)
-        return True
+        return not self._strict or not any(one.is_made_too_often for one in (made, *read))
 
     def _move(self, what: tuple[str, str], nbytes: int, at_once: bool) -> None:
         """Move so many bytes of a tensor, slice by slice or at once; none any more if it is 0."""

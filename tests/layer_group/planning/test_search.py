@@ -174,6 +174,15 @@ def test_dynamic_programming_is_at_least_as_good_on_long_networks(seed, layers):
         check_groups(network, chip, found["dynamic_programming"])
 
 
+@given(random_networks(), st.sampled_from((SMALL, TINY)))
+@settings(max_examples=15, deadline=None, print_blob=True)
+def test_the_longest_groups_take_no_more_cycles_where_halos_are_chosen(network, memory):
+    chip = Chip(memory, MACHINE, "first_fit")
+    found = {h: plan_layer_groups(network, chip, search="tail_to_head", halo=h) for h in HALOS}
+    cycles = {halo: groups.after.cycles for halo, groups in found.items()}
+    assert cycles["cheapest"] == min(cycles.values())
+
+
 def test_what_cannot_be_grouped_is_left_with_its_reason():
     b = Builder(bits=32)
     b.tensor("x", 1, 64, 8, 200)
