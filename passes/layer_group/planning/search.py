@@ -57,7 +57,7 @@ HALOS = {"recompute": (False,), "keep": (True,), "cheapest": (False, True)}
 
 @dataclass(frozen=True)
 class Known:
-    """What searches find out of groups that are alike but for names, by numbers of `Repeats`.
+    """Results of searches for groups that are alike but for names, by numbers of `Repeats`.
 
     Orders of one network share it.
     """
