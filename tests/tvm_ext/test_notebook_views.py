@@ -83,7 +83,7 @@ def test_a_map_is_a_table_and_its_page_in_a_frame(problem):
     seen = shown(report)
     (frame,) = seen.frames
     assert frame["srcdoc"] == report.page()
-    assert frame["sandbox"] == "allow-scripts"
+    assert frame["sandbox"] == "allow-scripts allow-downloads"
     assert f"{report.memories[0].plans[0].plan.peak:,}" in {row[1] for row in seen.rows}
 
 

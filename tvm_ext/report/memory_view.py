@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from passes.planning import (
     Budget,
@@ -118,6 +119,11 @@ class Axis(TextPlaces):
     rules: tuple[int, ...] = ()  # The lines with a rule above them, across all plans: barriers
     # The layer and the operator that each line is of, as ``layers.0.mlp gelu``; empty for none
     labels: tuple[str, ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        lines = {"name": self.name, "lines": self.lines, "lineOf": self.line_of}
+        return {**lines, "rules": self.rules, "labels": self.labels}
 
 
 @dataclass(frozen=True)

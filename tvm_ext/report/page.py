@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
@@ -17,15 +17,7 @@ from typing import Any
 from passes.planning import charge
 from passes.simulation import Cause
 from tvm_ext.named_planners import STOCK
-from tvm_ext.report.memory_view import (
-    BufferNote,
-    LeftAlone,
-    MemoryView,
-    PlannedProblem,
-    PlannedRun,
-    remark,
-)
-from tvm_ext.text import Table
+from tvm_ext.report.memory_view import BufferNote, MemoryView, PlannedProblem, PlannedRun, remark
 
 _SCRIPTS = ("model", "view", "colours", "draw", "program", "panel", "main")
 """The parts of the page's script, in the order in which they build upon each other."""
@@ -49,53 +41,13 @@ def page_of(title: str, data: Mapping[str, Any]) -> str:
     return re.sub("|".join(parts), lambda place: parts[place[0]], _part("page.html"))
 
 
-def report_data(
-    title: str,
-    memories: Sequence[MemoryView],
-    runs: Sequence[PlannedRun],
-    left: Sequence[LeftAlone],
-    facts: Sequence[Table],
-    notes: Sequence[str],
-    *,
-    timed: bool = True,
-) -> dict[str, Any]:
-    """Return all of a report as lists, maps, strings and numbers, with times if `timed`.
-
-    Buffers are named by their place in ``buffers`` of their memory, lines by their number from 0.
-    """
-    axes = list(dict.fromkeys(view.axis for view in memories if view.axis))
-    spans = {(run.function, run.planner): run.simulation.makespan for run in runs}
-    data: dict[str, Any] = {
-        "title": title,
-        "functions": len({view.owner for view in memories}),
-        "listings": [
-            {
-                "name": one.name,
-                "lines": one.lines,
-                "lineOf": one.line_of,
-                "rules": one.rules,
-                "labels": one.labels,
-            }
-            for one in axes
-        ],
-        "memories": [
-            _memory(view, axes.index(view.axis) if view.axis else None, spans) for view in memories
-        ],
-        "runs": [_run(run) for run in runs],
-        "left": [str(one) for one in left],
-        "facts": [{"title": one.title, "rows": one.rows, "notes": one.notes} for one in facts],
-        "notes": [str(note) for note in notes],
-    }
-    if timed:  # A page is the same whenever it is made.
-        for view, memory in zip(memories, data["memories"], strict=True):
-            for one, plan in zip(view.plans, memory["plans"], strict=True):
-                plan["seconds"] = one.seconds
-    return data
-
-
-def _memory(
+def memory_data(
     view: MemoryView, listing: int | None, spans: Mapping[tuple[str, str], int]
 ) -> dict[str, Any]:
+    """Return a memory, with its listing by number, and makespans by function and planner.
+
+    Buffers are named by their place in ``buffers``, lines by their number from 0.
+    """
     problem = view.problem
     live = [pair for buffer in problem.buffers for pair in buffer.live]
     begin = min((begin for begin, _ in live), default=0)
@@ -156,7 +108,8 @@ def _plan(view: MemoryView, planned: PlannedProblem, makespan: int | None) -> di
     }
 
 
-def _run(run: PlannedRun) -> dict[str, Any]:
+def run_data(run: PlannedRun) -> dict[str, Any]:
+    """Return the times of a simulated run's pipes, and its longest waits for reused bytes."""
     waits = [stall for stall in run.simulation.stalls if stall.cause is Cause.REUSE]
     return {
         "function": run.function,

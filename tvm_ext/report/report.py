@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from passes.planning import html_table
 from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView, PlannedRun
-from tvm_ext.report.page import page_of, report_data
+from tvm_ext.report.page import memory_data, page_of, run_data
 from tvm_ext.report.tables import left_lines, memory_tables, run_tables
 from tvm_ext.report.trace import trace_of
 from tvm_ext.text import Table
@@ -85,9 +85,26 @@ class Report:
             parts.append("\n".join(f"- {line}" for line in lines))
         return "\n\n".join(parts)
 
-    def data(self) -> dict[str, Any]:
-        """Return everything as plain data: lists, maps, strings and numbers."""
-        return report_data(*self._parts())
+    def data(self, *, timed: bool = True) -> dict[str, Any]:
+        """Return everything as lists, maps, strings and numbers, with times if `timed`."""
+        axes = list(dict.fromkeys(view.axis for view in self.memories if view.axis))
+        listings = [None if view.axis is None else axes.index(view.axis) for view in self.memories]
+        spans = {(run.function, run.planner): run.simulation.makespan for run in self.runs}
+        found = [memory_data(*one, spans) for one in zip(self.memories, listings, strict=True)]
+        if timed:
+            for view, memory in zip(self.memories, found, strict=True):
+                for placed, plan in zip(view.plans, memory["plans"], strict=True):
+                    plan["seconds"] = placed.seconds
+        return {
+            "title": self.title,
+            "functions": len({view.owner for view in self.memories}),
+            "listings": [axis.data() for axis in axes],
+            "memories": found,
+            "runs": [run_data(run) for run in self.runs],
+            "left": [str(one) for one in self.left],
+            "facts": [{"title": t.title, "rows": t.rows, "notes": t.notes} for t in self.facts],
+            "notes": [str(note) for note in self.notes],
+        }
 
     def page(self) -> str:
         """Return a page of HTML, which needs no network, and in which names are data.
@@ -95,7 +112,7 @@ class Report:
         Raises ValueError if there is no memory to show.
         """
         self.need_memories()
-        return page_of(self.title, report_data(*self._parts(), timed=False))
+        return page_of(self.title, self.data(timed=False))
 
     def trace(self) -> dict[str, Any]:
         """Return events for Perfetto and ``chrome://tracing``; ValueError if there is no memory."""
@@ -128,9 +145,6 @@ class Report:
             from tvm_ext.report.drawing import save_picture
 
             save_picture(self.picture(), path)
-
-    def _parts(self) -> tuple[Any, ...]:
-        return self.title, self.memories, self.runs, self.left, self.facts, self.notes
 
     def need_memories(self) -> None:
         """Raise ValueError, which says what is left and why, if there is no memory to show."""

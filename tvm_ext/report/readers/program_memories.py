@@ -21,7 +21,6 @@ from tvm_ext.reading.programs import Program
 from tvm_ext.report.ask import Ask
 from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView, planned
 from tvm_ext.report.readers.groups import DEFAULT_CHIP, groups
-from tvm_ext.report.readers.orders import orders
 from tvm_ext.report.readers.rewrites import rewrites
 from tvm_ext.report.readers.shared_memory import kernel_memories, shared_memory
 from tvm_ext.report.readers.statement_memories import Solved, statements
@@ -48,7 +47,7 @@ def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
     bounds: dict[str, int] = {}
     if mod is not None:
         assert program.target is not None
-        yield from (orders if view == "order" else network)(mod, program.target, ask)
+        yield from network(mod, program.target, ask, order=view == "order")
         opened = open_dimensions(mod)
         for _, func in functions_in_order(mod):
             bounds |= declared_bounds(func)

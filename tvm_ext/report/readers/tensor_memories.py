@@ -46,7 +46,7 @@ from tvm_ext.report.memory_view import (
 from tvm_ext.report.readers.statement_memories import type_and_shape
 from tvm_ext.report.report import Finding
 from tvm_ext.tensor_names import label_of, operator_of
-from tvm_ext.text import formula
+from tvm_ext.text import Table, formula
 
 SLOTS = "whole slots"
 """The name of the plan in whole slots, in the place of a planner's name."""
@@ -93,8 +93,12 @@ def network(mod: IRModule, target: Target, ask: Ask, *, order: bool = False) -> 
     """Yield the memories of each Relax function, and each tensor that is left to the runtime.
 
     There is a memory for tensors of constant size, and one for each product of symbolic dimensions.
-    With `ask.everything`, operators are fused and then not.
+    With `ask.everything`, operators are fused and then not. With `order`, they are put in the order
+    in which the least memory is live, and what that saves is said.
     """
+    orders: list[tuple[str, ...]] = [
+        ("function", "operators", "moved", "as written", "found", "bound", "proven")
+    ]
     for fuse in (True, False) if ask.everything else (True,):
         found = read_network(mod, target, ask, fuse=fuse, order=order)
         fused = "fused" if fuse else "not fused"
@@ -103,11 +107,17 @@ def network(mod: IRModule, target: Target, ask: Ask, *, order: bool = False) -> 
             yield from views
             if views and (note := _with_results(function, views[0], fused)):
                 yield note
+        for one in found.orders.values() if ask.everything else ():
+            name = f"{one.name}, {fused}"
+            orders.append(_order_row(name, one))
+            yield from _saved_by_order(name, one)
         if fuse:
             yield from _left(found)
             served = served_memory(found.functions, found.options)
             if ask.everything and len(served.functions) > 1:
                 yield str(served)
+    if orders[1:]:
+        yield Table("bytes of activations that are live at once", orders, left=(0, 6))
     bounds: dict[str, str] = {}
     for _, func in functions_in_order(mod):
         for name, size in {**ask.upper_bounds, **declared_bounds(func)}.items():
@@ -117,6 +127,20 @@ def network(mod: IRModule, target: Target, ask: Ask, *, order: bool = False) -> 
     if bounds:
         said = ", ".join(bounds[name] for name in sorted(bounds))
         yield f"planned at the upper bounds of symbolic dimensions: {said}"
+
+
+def _order_row(name: str, one: FunctionOrder) -> tuple[str, ...]:
+    numbers = (f"{n:,}" if one.given else "" for n in (one.given, one.found, one.bound))
+    proven = "lowest of any order" if one.optimal else "no"
+    return name, f"{one.operators:,}", f"{len(one.moved):,}", *numbers, proven
+
+
+def _saved_by_order(name: str, one: FunctionOrder) -> Iterator[str]:
+    if one.moved:
+        less = one.given - one.found
+        yield f"{name}: {less:,} bytes less ({less / one.given:.1%})"
+    if reason := one.reason or one.needs:
+        yield f"{name}: {reason}"
 
 
 def _left(found: ReadNetwork) -> Iterator[LeftAlone]:
