@@ -145,7 +145,7 @@ def find_linear_access(func: tir.PrimFunc) -> LinearAccess:
         When `func` is no PrimFunc.
     """
     if not isinstance(func, tir.PrimFunc):
-        raise TypeError(f"needs a tir.PrimFunc, such as mod['main'], got {type(func).__name__}")
+        raise TypeError(f"needs a PrimFunc, such as mod['main'], got {type(func).__name__}")
     return LinearAccessPatternFinder(func).find()
 
 

@@ -12,6 +12,7 @@ import tvm_ffi
 from llvm_level import at_level
 from relax_programs import parse
 from relax_runs import KEPT, build, flat, lower, lower_source, planned, run
+from saved_json import saved_json
 from small_modules import RESHAPES, module, read, weights_module
 from sweeps import sample
 from tvm import relax
@@ -242,7 +243,7 @@ def test_the_layout_survives_text_and_json():
     layout = ours["main"].attrs["tvm_ext.gmem"]
     assert layout["weights"]["tensors"]
     assert layout["activations"]["tensors"]
-    loaded = tvm.ir.load_json(tvm.ir.save_json(ours))["main"].attrs["tvm_ext.gmem"]
+    loaded = tvm.ir.load_json(saved_json(ours))["main"].attrs["tvm_ext.gmem"]
     assert tvm_ffi.structural_equal(loaded, layout)
     # TVM does not read `R.builtin.alloc_tensor` as it prints it, so text is tried without.
     x = relax.Var("x", relax.TensorType((64,), "float32"))

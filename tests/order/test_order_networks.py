@@ -13,6 +13,7 @@ import tvm
 from llvm_level import at_level
 from order_networks import NASNET, NETWORKS, cells_at_32, unet_plus_plus
 from relax_runs import run
+from saved_json import saved_json
 from sweeps import sample
 from test_order_for_memory import LATE_READ, fused, ordered, planned_bytes
 from tvm import relax
@@ -162,7 +163,7 @@ def test_symbolic_sizes_are_ordered_by_their_factors_or_bounds(bounds):
 def llama_layer(tmp_path_factory) -> str:
     """A file of a network that transposes weights long before it uses them."""
     path = tmp_path_factory.mktemp("order") / "llama_layer.json"
-    path.write_text(tvm.ir.save_json(WRITTEN["llama_layer"].build()))
+    path.write_text(saved_json(WRITTEN["llama_layer"].build()))
     return str(path)
 
 
@@ -231,7 +232,7 @@ def number(text: str) -> int:
 
 def shown_orders(mod: tvm.IRModule, folder: Path) -> list[dict[str, Any]]:
     """Return what the command says of a module's orders, fused and not."""
-    (folder / "network.json").write_text(tvm.ir.save_json(mod))
+    (folder / "network.json").write_text(saved_json(mod))
     told = folder / "told.json"
     assert main(["compare", str(folder / "network.json"), "order", "--json", str(told)]) == 0
     return rows_of(told)

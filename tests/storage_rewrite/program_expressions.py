@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import tvm
+from saved_json import saved_json
 from tvm import tirx
 from tvm.ir import PrimType
 from tvm.tirx import (
@@ -46,7 +47,7 @@ class Scope:
 
 def _foreign(dtype: str) -> PrimType:
     """Return a type that is equal to TVM's own object but is another one, as after `load_json`."""
-    return tvm.ir.load_json(tvm.ir.save_json(PrimType(dtype)))
+    return tvm.ir.load_json(saved_json(PrimType(dtype)))
 
 
 _FOREIGN = {name: _foreign(name) for name in dict.fromkeys(_DTYPES)}

@@ -14,6 +14,7 @@ import pytest
 import tvm
 import tvm_ffi
 from corpus import Entry
+from saved_json import CRASHES, saved_json
 from tvm import relax, te, tirx, topi
 
 from passes.storage_rewrite.transform import StorageRewrite
@@ -59,7 +60,7 @@ def test_own_workloads(corpus: list[Entry]) -> None:
 READ: dict[str, Callable[[tvm.IRModule], tvm.IRModule]] = {
     "python": lambda mod: mod,
     "text": lambda mod: tvm.script.from_source(mod.script(show_meta=True)),
-    "json": lambda mod: tvm.ir.load_json(tvm.ir.save_json(mod)),
+    "json": lambda mod: tvm.ir.load_json(saved_json(mod)),
 }
 """What `tvm.ir.load_json` reads has type objects of its own, and lowering adds TVM's to them."""
 
@@ -88,6 +89,8 @@ def kernel() -> tvm.IRModule:
 def test_modules_from_python_from_text_and_from_json(
     program: Callable[[], tvm.IRModule], way: str
 ) -> None:
+    if CRASHES and way == "text" and program is network:
+        pytest.skip("TVM's metadata of constants crashes with tvm-ffi 0.1.15")
     lowered = capture(READ[way](program()), "llvm")
     stock = tirx.transform.StorageRewrite()(lowered)
     assert not tvm_ffi.structural_equal(lowered, stock, map_free_vars=True)  # It has work to do.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tvm
+from saved_json import saved_json
 from statements import (
     N,
     allocs,
@@ -182,7 +183,7 @@ def test_scalable_access_of_plain_memory() -> None:
 
 
 def test_types_of_a_loaded_module() -> None:
-    loaded = tvm.ir.load_json(tvm.ir.save_json(PrimType("float32")))
+    loaded = tvm.ir.load_json(saved_json(PrimType("float32")))
     assert not loaded.same_as(PrimType("float32"))
     a = buffer("a")
     b = tirx.decl_buffer([N], loaded, "b", layout=None)

@@ -13,6 +13,7 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from saved_json import saved_json
 from tvm.target import Target, list_tags, register_tag
 
 from target_hw import (
@@ -113,7 +114,7 @@ def _roads(target):
     yield Target(target.export())
     yield Target(str(target))
     yield Target(json.loads(str(target)))
-    yield tvm.ir.load_json(tvm.ir.save_json(target))
+    yield tvm.ir.load_json(saved_json(target))
     yield Target(Target(target, host="llvm").export())
 
 

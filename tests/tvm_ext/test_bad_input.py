@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tvm
 from chain import CHAIN, COPY, IMPORTS, NOT_FLAT, ONLY_RELAX
+from saved_json import saved_json
 from tvm import tirx
 
 from tvm_ext.__main__ import main
@@ -34,7 +35,7 @@ class Module:
 def folder(write, monkeypatch) -> Path:
     """A working directory with a program and a table."""
     write("table.csv", ROWS)
-    write("chain.json", tvm.ir.save_json(tvm.script.from_source(CHAIN)))
+    write("chain.json", saved_json(tvm.script.from_source(CHAIN)))
     found = Path(write("chain.py", CHAIN)).parent
     monkeypatch.chdir(found)
     return found
@@ -162,7 +163,7 @@ def graph(*nodes: dict[str, object], root: int = 0) -> str:
 
 
 MODULE_FIELDS = ("functions", "global_var_map_", "source_map", "attrs", "global_infos")
-SAVED = tvm.ir.save_json(tvm.IRModule.from_expr(tvm.script.from_source(CHAIN)))
+SAVED = saved_json(tvm.IRModule.from_expr(tvm.script.from_source(CHAIN)))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ SAVED = tvm.ir.save_json(tvm.IRModule.from_expr(tvm.script.from_source(CHAIN)))
         ),
         ("loop.json", graph(*({"type": "ffi.Array", "data": [n]} for n in (1, 0))), "PATH.*node 0"),
         ("int.json", graph({"type": "int", "data": 3}), "PATH: .* of type int, not an IRModule"),
-        ("expr.json", tvm.ir.save_json(tirx.IntImm("int32", 3)), "PATH: .*object of type IntImm"),
+        ("expr.json", saved_json(tirx.IntImm("int32", 3)), "PATH: .*object of type IntImm"),
         ("program.txt", CHAIN, "PATH: the name of a file must end in .json, .py, "),
         ("weights.pth", "", "PATH: .*torch.export.save writes a .pt2"),
     ],

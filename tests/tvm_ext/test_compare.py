@@ -10,6 +10,7 @@ import pytest
 import tvm
 from chain import CHAIN, COPY, IMPORTS, NOT_FLAT, ONLY_RELAX
 from program_text import program
+from saved_json import saved_json
 from tvm.ir import IRModule
 from tvm.script import tirx as T
 from tvm.target import Target
@@ -158,8 +159,8 @@ def rows_of(out: str) -> list[list[str]]:
             f"import tvm\n{IMPORTS}{CHAIN}\nmod = tvm.IRModule({{'chain': chain}})",
             ["chain"],
         ),
-        ("module.json", tvm.ir.save_json(IRModule({"chain": chain})), ["chain"]),
-        ("function.json", tvm.ir.save_json(chain), ["chain"]),
+        ("module.json", saved_json(IRModule({"chain": chain})), ["chain"]),
+        ("function.json", saved_json(chain), ["chain"]),
     ],
 )
 def test_reads_files(run, write, name, text, functions):

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import tvm
+from saved_json import saved_json
 from tvm import relax
 from tvm.relax.frontend import nn
 from written_layers import ConvNorm, InvertedResidual
@@ -123,7 +124,7 @@ def test_an_estimate_is_said_once(caplog):
 
 
 def test_the_command(network, write, run, tmp_path):
-    path, file = tmp_path / "groups.json", write("network.json", tvm.ir.save_json(network))
+    path, file = tmp_path / "groups.json", write("network.json", saved_json(network))
     status, out, _ = run(*("compare", file, "groups", "--target", CHIP, "--json", str(path)))
     assert status == 0
     assert "between global and local memory" in out

@@ -13,6 +13,7 @@ import tvm
 from chain import CHAIN
 from numbers_of import numbers
 from program_text import program
+from saved_json import saved_json
 from tvm import relax
 
 import tvm_ext
@@ -92,7 +93,7 @@ def test_a_network_without_a_target_is_lowered_for_llvm():
 
 @pytest.mark.parametrize("command", ["compare {}.json", "compare {}.py", "map {}.py -o {}.html"])
 def test_commands_say_what_a_network_is_lowered_for(write, run, command):
-    path = write("network.json", tvm.ir.save_json(chain())).removesuffix(".json")
+    path = write("network.json", saved_json(chain())).removesuffix(".json")
     write("network.py", chain().script(show_meta=True))
     status, out, _ = run(*command.replace("{}", path).split())
     assert status == 0
@@ -198,7 +199,7 @@ def test_a_network_without_symbolic_dimensions_says_that_it_has_none():
 
 
 def test_a_command_takes_sizes_of_inputs(run, write, tmp_path):
-    path = write("network.json", tvm.ir.save_json(chain(tvm.tirx.Var("n", "int64"))))
+    path = write("network.json", saved_json(chain(tvm.tirx.Var("n", "int64"))))
     for size in (["--bind", "n=64"], ["--shape", "x=64,16"]):
         status, out, _ = run("compare", path, "--planners", "best", *size)
         assert status == 0
@@ -231,7 +232,7 @@ def test_an_error_of_the_lowering_names_the_operator_it_came_from():
 @pytest.mark.parametrize("chip", ["sophgo/bm1684x", "ascend/910b"])
 def test_a_chip_without_a_code_generator_is_shown_by_its_twin(chip, tmp_path, run, write):
     """TVM has no Relax pipeline for the chip, and the twin has the chip's memories."""
-    path = write("network.json", tvm.ir.save_json(chain()))
+    path = write("network.json", saved_json(chain()))
     status, out, err = run("compare", path, "--planners", "best", "--target", chip)
     assert (status, err) == (0, "")
     assert f"lowered for {chip}-llvm, the chip's twin on the CPU" in out

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from saved_json import saved_json
 from sweeps import sample
 from tvm import relax
 
@@ -145,7 +146,7 @@ def test_the_pipeline_says_what_each_call_computes_and_lifts_it(caplog):
 def test_the_comparison_says_what_it_leaves_out(tmp_path):
     mod = tvm.script.from_source(LINEAR)
     path = tmp_path / "linear.json"
-    path.write_text(tvm.ir.save_json(mod))
+    path.write_text(saved_json(mod))
     for what in (mod, str(path)):
         found = tvm_ext.compare(what, "best")
         (note,) = (one for one in found.notes if "weights alone" in one)

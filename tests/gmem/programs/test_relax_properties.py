@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from relax_programs import CONDITIONS, SIZES, parse, relax_sources
 from relax_replay import Replay
 from relax_runs import KEPT, build, lower, planned, run
+from saved_json import saved_json
 from sweeps import swept
 from tvm import relax
 
@@ -43,7 +44,7 @@ def test_no_value_is_overwritten_on_any_path(source: str, planner: str):
     ours = planned(lowered, GMEMAllocate(planner))
     tvm.ir.assert_structural_equal(lowered, before)
     # The same module after a way through JSON, where types are no longer the same objects.
-    copy = tvm.ir.load_json(tvm.ir.save_json(lowered))
+    copy = tvm.ir.load_json(saved_json(lowered))
     tvm.ir.assert_structural_equal(ours, planned(copy, GMEMAllocate(planner)))
     relax.analysis.well_formed(ours)
     replay_some_paths(ours)

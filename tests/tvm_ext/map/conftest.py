@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-import tvm
+from saved_json import saved_json
 from written_networks import WRITTEN
 
 from tvm_ext.report import Report, memory_map
@@ -183,5 +183,5 @@ def memories() -> Report:
 def network(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A network whose tensors have names of their own, as few as fit on a page."""
     path = tmp_path_factory.mktemp("map") / "resnet18.json"
-    path.write_text(tvm.ir.save_json(WRITTEN["resnet18"].build()))
+    path.write_text(saved_json(WRITTEN["resnet18"].build()))
     return planned(str(path), "stock", "best")
