@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from passes.ir.element_sets import Condition, ElementProofs, ElementSet
     from passes.ir.linear_access import Access, LinearAccess, accessed_type, find_linear_access
     from passes.ir.modules import (
+        STOCK_MERGE,
+        STOCK_REWRITE,
         InternalError,
         IRModule,
         Pass,
         Sequential,
         Target,
         as_target,
+        assert_structural_equal,
         build_option,
         current_target,
         make_function_pass,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
         prim_funcs,
         target_kind,
         target_of,
+        with_options,
         without_instruments,
     )
     from passes.ir.script_lines import first_line, printed, unique_name

@@ -8,13 +8,18 @@ from typing import Any
 
 from tvm.error import InternalError as InternalError
 from tvm.ir import IRModule as IRModule
+from tvm.ir import assert_structural_equal as assert_structural_equal
 from tvm.ir.transform import Pass as Pass
 from tvm.ir.transform import PassContext, module_pass
 from tvm.ir.transform import Sequential as Sequential
+from tvm.s_tir.transform import MergeSharedMemoryAllocations
 from tvm.target import Target as Target
-from tvm.tirx.transform import prim_func_pass
+from tvm.tirx.transform import StorageRewrite, prim_func_pass
 
 from passes.ir.tir import PrimFunc
+
+STOCK_REWRITE, STOCK_MERGE = StorageRewrite, MergeSharedMemoryAllocations
+"""TVM's own passes, whatever stands in their place in ``tvm.tirx.transform`` while a build runs."""
 
 _PREFIX = "tvm_ext."  # Of the names of our passes, for instruments
 
@@ -51,6 +56,11 @@ def without_instruments() -> PassContext:
         disabled_pass=list(ctx.disabled_pass),
         config=dict(ctx.config),
     )
+
+
+def with_options(options: Mapping[str, Any]) -> Any:
+    """Return a context in which a build has some options of TVM's, and no instruments."""
+    return PassContext(config=dict(options))
 
 
 def current_target() -> Target | None:

@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tvm import relax
-from tvm.ir import IRModule, Op
-from tvm.ir.expr import Call
-from tvm.ir.transform import Pass, PassContext, module_pass
-from tvm.target import Target
 
 from passes.driver import FORMS, Form
-from passes.ir import first_line, structural_walk
+from passes.ir import IRModule, Pass, Target, as_target, first_line, make_pass, structural_walk, tir
+from passes.ir.operators import operator_name
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
 from passes.layer_group.analysis.stages import UNFORESEEN
 from passes.layer_group.planning.layer_groups import LayerGroups, plan_layer_groups, with_layouts
@@ -30,6 +27,7 @@ from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import GroupKernel, group_kernel
 from passes.layer_group.rewrite.local_buffers import SCOPE
 from passes.planning import check, get_planner
+from passes.relax import rx
 from target_hw.machine import Machine, Pipe
 from target_hw.memory import MemoryHierarchy, MemoryScope, target_label
 
@@ -137,14 +135,14 @@ def LayerGroup(  # noqa: N802
         is no target, its local memory is not described as needed, or a group of the plan is not
         in the module or does not fit.
     """
-    chosen = None if target is None else Target(target)
+    chosen = as_target(target)
     options = LayerGroupOptions(chosen, search, halo, planner, form, most_layers, plan)
 
-    def transform(mod: IRModule, _ctx: PassContext) -> IRModule:
+    def transform(mod: IRModule) -> IRModule:
         lowered = relax.transform.LegalizeOps()(mod) if has_operators(mod) else mod
         return with_groups(mod, lowered, plan_groups(lowered, options))
 
-    return module_pass(transform, opt_level=0, name="tvm_ext.LayerGroup")
+    return make_pass("LayerGroup", transform)
 
 
 def with_groups(mod: IRModule, lowered: IRModule, planned: Sequence[PlannedBlock]) -> IRModule:
@@ -160,7 +158,7 @@ def with_groups(mod: IRModule, lowered: IRModule, planned: Sequence[PlannedBlock
     changed = {str(block.function.name_hint) for block, _ in changes}
     for variable, function in mod.functions.items():
         # Functions that have no group stay as they were.
-        if isinstance(function, relax.Function) and str(variable.name_hint) not in changed:
+        if isinstance(function, rx.Function) and str(variable.name_hint) not in changed:
             after.update_func(after.get_global_var(str(variable.name_hint)), function)
     return after
 
@@ -276,11 +274,11 @@ def chip_of(options: LayerGroupOptions) -> Chip:
 
 def has_operators(mod: IRModule) -> bool:
     """Return whether a module has operators that are not calls of kernels yet."""
-    calls: list[Call] = []
+    calls: list[tir.Call] = []
     for function in mod.functions.values():
-        if isinstance(function, relax.Function):
-            structural_walk(function, [(Call, calls.append)])
-    operators = (call.op for call in calls if isinstance(call.op, Op))
+        if isinstance(function, rx.Function):
+            structural_walk(function, [(tir.Call, calls.append)])
+    operators = (call.op for call in calls if operator_name(call.op))
     return any(operator.get_attr("FLegalize") is not None for operator in operators)
 
 

@@ -10,10 +10,9 @@ from functools import cached_property, partial
 from itertools import combinations
 from typing import Any, Literal, get_args
 
-from tvm.s_tir.transform import MergeSharedMemoryAllocations
-
 from passes.driver import Solver, place
 from passes.ir import (
+    STOCK_MERGE,
     IRModule,
     Pass,
     PrimFunc,
@@ -165,7 +164,7 @@ def _planned(func: PrimFunc, planner: str, barriers: Barriers, chip: Target | No
 
 def _merged_by_stock(func: PrimFunc) -> PrimFunc:
     with without_instruments():
-        merged: PrimFunc = MergeSharedMemoryAllocations()(IRModule({"main": func}))["main"]
+        merged: PrimFunc = STOCK_MERGE()(IRModule({"main": func}))["main"]
     return merged
 
 

@@ -57,11 +57,11 @@ class _Graph:
     def _node(self, value: Any) -> dict[str, Any]:
         if value is None:
             return {"type": "None"}
+        if isinstance(value, tvm_ffi.dtype):  # Which is a string, too.
+            return {"type": "DataType", "data": str(value)}
         for kind, name in _PLAIN:
             if isinstance(value, kind):
                 return {"type": name, "data": value}
-        if isinstance(value, tvm_ffi.dtype):
-            return {"type": "DataType", "data": str(value)}
         if isinstance(value, tvm_ffi.Array):
             return {"type": "ffi.Array", "data": [self.number(item) for item in value]}
         if isinstance(value, tvm_ffi.Map):

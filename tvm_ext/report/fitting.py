@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import IRModule
-from tvm.target import Target
-from tvm.tirx import PrimFunc
-
 from passes import ascend
+from passes.ir import IRModule, PrimFunc, Target
 from passes.pass_errors import error_context
 from passes.planning import Budget, as_budget, lower_bound
 from passes.prim_func import memory_of

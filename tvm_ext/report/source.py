@@ -17,11 +17,8 @@ from tvm_ext.report.memory_view import MemoryView
 from tvm_ext.report.report import Finding, Report, report_of
 
 if TYPE_CHECKING:
-    from tvm.ir import IRModule
-    from tvm.relax import Function
-    from tvm.target import Target
-    from tvm.tirx import PrimFunc
-
+    from passes.ir import IRModule, PrimFunc, Target
+    from passes.relax import rx
     from tvm_ext.reading.input_sizes import InputSizes
     from tvm_ext.reading.programs import Program
 
@@ -38,7 +35,7 @@ VIEWS = {
 
 
 def memory_map(
-    what: str | PathLike[str] | IRModule | PrimFunc | Function | Problem | Program,
+    what: str | PathLike[str] | IRModule | PrimFunc | rx.Function | Problem | Program,
     planners: str | Sequence[str] | Mapping[str, Plan] = (),
     *,
     view: str = "",
@@ -109,7 +106,7 @@ def memory_map(
 
 
 def compare(
-    what: str | PathLike[str] | IRModule | PrimFunc | Function | Problem | Program,
+    what: str | PathLike[str] | IRModule | PrimFunc | rx.Function | Problem | Program,
     planners: str | Sequence[str] = EVERY,
     *,
     view: str = "",

@@ -11,9 +11,8 @@ from math import ceil, prod
 from typing import Any
 
 import numpy as np
-from tvm.ir import TensorLoad, Var
-from tvm.tirx import BufferStore
 
+from passes.ir import tir
 from passes.layer_group.analysis.read_kernel import Kernel
 from passes.layer_group.analysis.regions import stage_reads
 from passes.layer_group.analysis.stages import Stage, variables_in
@@ -111,7 +110,7 @@ class KernelCall:
         None where the kernel does more than move elements.
         """
         kernel, stage = self.kernel, self.kernel.stages[0]
-        plain = isinstance(stage.body, BufferStore) and isinstance(stage.body.value, TensorLoad)
+        plain = isinstance(stage.body, tir.Store) and isinstance(stage.body.value, tir.Load)
         alone = (len(kernel.stages), kernel.parameters, len(stage.reads)) == (1, 2, 1)
         if not plain or not alone or stage.inner or stage.init is not None:
             return None
@@ -232,7 +231,7 @@ class KernelCall:
         )
 
     @cached_property
-    def sum_stage(self) -> tuple[Stage, Var, int] | None:
+    def sum_stage(self) -> tuple[Stage, tir.Var, int] | None:
         """The stage that sums before all others, the variable of its outermost sum, its extent."""
         first = self.stages[0]
         inner = [(var, extent) for var, extent in first.inner if extent > 1]

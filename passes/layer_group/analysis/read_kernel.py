@@ -12,13 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
-from tvm.ir import TensorLoad, Var
-from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
-from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
-from tvm.tirx.analysis import undefined_vars
+from tvm.s_tir import Schedule, ScheduleError
 
-from passes.ir import element_type
+from passes.ir import IRModule, PrimFunc, element_type, tir
 from passes.ir.operators import is_if_then_else
 from passes.layer_group.analysis.stages import (
     NotSliceableError,
@@ -33,7 +29,9 @@ from passes.layer_group.analysis.stages import (
 class Kernel:
     """One kernel."""
 
-    buffers: tuple[Var, ...]  # The parameters in order, then the buffers that the kernel allocates
+    buffers: tuple[
+        tir.Var, ...
+    ]  # The parameters in order, then the buffers that the kernel allocates
     parameters: int  # How many parameters there are
     shapes: tuple[tuple[int, ...], ...]  # The extents of each buffer
     stages: tuple[Stage, ...]  # In program order; one writes a buffer, or none
@@ -72,7 +70,7 @@ def read_kernel(func: PrimFunc) -> Kernel:
     moved = [stage.name for stage in kernel.stages if _only_moves(kernel, stage)]
     if not moved:
         return kernel
-    schedule = Schedule(tvm.IRModule({"main": func}))
+    schedule = Schedule(IRModule({"main": func}))
     for name in moved:
         # What TVM does not inline, such as a block that declares less than it writes, is a stage.
         with suppress(ScheduleError):
@@ -82,12 +80,12 @@ def read_kernel(func: PrimFunc) -> Kernel:
 
 def _read(func: PrimFunc) -> Kernel:
     root = func.body
-    if not isinstance(root, SBlockRealize):
+    if not isinstance(root, tir.BlockRealize):
         raise NotSliceableError("it is not in S-TIR with a root block")
     check_block("root", root)
     if root.block.init is not None:
         raise NotSliceableError("its root block has an initial statement")
-    if not all(map(tvm.tirx.is_buffer_var, func.params)):
+    if not all(map(tir.is_buffer, func.params)):
         raise NotSliceableError("it has parameters that are not buffers")
     buffers = (*func.params, *root.block.alloc_buffers)
     shapes = tuple(map(known_shape, buffers))
@@ -110,16 +108,18 @@ def _check_order(stages: Sequence[Stage], parameters: int) -> None:
                 raise NotSliceableError(f"block {stage.name!r} reads what a later block writes")
 
 
-def _nests(stmt: Any, loops: tuple[For, ...]) -> Iterator[tuple[tuple[For, ...], SBlockRealize]]:
+def _nests(
+    stmt: Any, loops: tuple[tir.Loop, ...]
+) -> Iterator[tuple[tuple[tir.Loop, ...], tir.BlockRealize]]:
     """Yield each block with the loops around it."""
-    if isinstance(stmt, SeqStmt):
+    if isinstance(stmt, tir.Sequence):
         if loops:
             raise NotSliceableError("blocks share a loop")
         for part in stmt.seq:
             yield from _nests(part, loops)
-    elif isinstance(stmt, For):
+    elif isinstance(stmt, tir.Loop):
         yield from _nests(stmt.body, (*loops, stmt))
-    elif isinstance(stmt, SBlockRealize):
+    elif isinstance(stmt, tir.BlockRealize):
         yield loops, stmt
     else:
         raise NotSliceableError(f"{type(stmt).__name__} stands outside of a block")
@@ -132,7 +132,7 @@ def _only_moves(kernel: Kernel, stage: Stage) -> bool:
         and stage.init is None
         and len(stage.writes) == 1
         and stage.writes[0] >= kernel.parameters
-        and isinstance(stage.body, BufferStore)
+        and isinstance(stage.body, tir.Store)
         and len({other.name for other in kernel.stages}) == len(kernel.stages)
         and _is_movement(stage.body.value)
     )
@@ -140,7 +140,7 @@ def _only_moves(kernel: Kernel, stage: Stage) -> bool:
 
 def _is_movement(value: Any) -> bool:
     if not is_if_then_else(value):
-        return isinstance(value, TensorLoad)
+        return isinstance(value, tir.Load)
     condition, *cases = value.args
     return not holds_loads(condition) and all(
         _is_movement(case) or not holds_loads(case) for case in cases
@@ -149,4 +149,4 @@ def _is_movement(value: Any) -> bool:
 
 def holds_loads(expr: Any) -> bool:
     """Return whether an expression reads an element of a buffer."""
-    return any(map(tvm.tirx.is_buffer_var, undefined_vars(expr)))
+    return any(map(tir.is_buffer, tir.undefined_vars(expr)))

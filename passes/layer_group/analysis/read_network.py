@@ -11,13 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import tvm
-from tvm import relax
-from tvm.ir import GenericConst, GlobalVar, Op, StringImm, Tuple, TupleGetItem, Var
-from tvm.ir.expr import Call
-from tvm.tirx import FloatImm, IntImm
-
-from passes.ir import first_line
+from passes.ir import IRModule, first_line, tir
+from passes.ir.operators import operator_name
 from passes.ir.relax_operators import CALL_TIR, PREFIX
 from passes.layer_group.analysis.kernel_calls import KernelCall, read_results
 from passes.layer_group.analysis.layer_tensor_names import TensorNames, flat, tuple_uses
@@ -27,7 +22,7 @@ from passes.layer_group.analysis.stages import UNFORESEEN
 from passes.layer_group.planning.cut import FIRST, LETTERS
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 from passes.layer_group.planning.spans import AxisMaps
-from passes.relax import OpaqueValues, functions_in_order
+from passes.relax import OpaqueValues, functions_in_order, rx
 
 _Kernel = tuple[Kernel, Mapping[int, KernelCall]]
 """A kernel and what it reads for each of its results, by the number of the parameter."""
@@ -41,7 +36,7 @@ IN_PLACE = "its block writes a tensor in place"
 class BlockNetwork:
     """One block of a Relax function."""
 
-    function: GlobalVar  # The function
+    function: tir.GlobalVar  # The function
     block: int  # The number of the block in the function's body
     network: Network  # Its layers, one for each tensor that a call makes, in the block's order
     # By the layer's name; without those that cannot be grouped.
@@ -56,7 +51,7 @@ class BlockNetwork:
         return str(self.function.name_hint), self.block
 
 
-def read_networks(mod: tvm.IRModule) -> tuple[BlockNetwork, ...]:
+def read_networks(mod: IRModule) -> tuple[BlockNetwork, ...]:
     """Return the networks of a module's Relax functions.
 
     Functions come by name, their blocks in order; blocks that call nothing are left out.
@@ -93,8 +88,8 @@ class _Call:
 class _BlockReader:
     def __init__(
         self,
-        mod: tvm.IRModule,
-        variable: GlobalVar,
+        mod: IRModule,
+        variable: tir.GlobalVar,
         number: int,
         kernels: dict[int, _Kernel | str],
         is_opaque: OpaqueValues,
@@ -125,19 +120,21 @@ class _BlockReader:
         values = [binding.value for binding in self.block.bindings]
         if any(map(self.is_opaque.overwrite_arguments, values)):
             return IN_PLACE
-        if isinstance(self.block, relax.DataflowBlock):
+        if isinstance(self.block, rx.DataflowBlock):
             return ""
-        calls = [value for value in values if isinstance(value, (relax.If, Call))]
+        calls = [value for value in values if isinstance(value, (rx.If, tir.Call))]
         return "" if all(operator_of(call)[0] == CALL_TIR for call in calls) else NOT_PURE
 
     def _read_binding(self, at: int, binding: Any) -> None:
         var, value = binding.var, binding.value
-        if isinstance(value, (Var, GenericConst, Tuple, TupleGetItem)):
+        if isinstance(value, (tir.Var, rx.Constant, rx.Tuple, rx.TupleGetItem)):
             names = self.names.of_var[var.__chandle__()] = self.names.of(value)
-            if isinstance(names, str) and isinstance(self.names.values[names], TupleGetItem):
+            if isinstance(names, str) and isinstance(self.names.values[names], rx.TupleGetItem):
                 self.names.values[names] = var
             return
-        if isinstance(value, (relax.ShapeExpr, IntImm, FloatImm, StringImm)):
+        if isinstance(
+            value, (rx.ShapeExpr, tir.IntConstant, tir.FloatConstant, tir.StringConstant)
+        ):
             self.names.of_var[var.__chandle__()] = []
             return
         results = self.names.new(var)
@@ -145,10 +142,10 @@ class _BlockReader:
         if operator == CALL_TIR:
             self._read_kernel_call(at, binding, results)
         else:
-            if isinstance(value, Call):
+            if isinstance(value, tir.Call):
                 read = [self.names.of(arg) for arg in value.args]
             else:
-                free = relax.analysis.free_vars(value)
+                free = rx.free_vars(value)
                 read = [self.names.of(v) for v in free if v.__chandle__() in self.names.of_var]
             inputs = list(dict.fromkeys(flat(read)))
             for name in flat(results):
@@ -180,7 +177,7 @@ class _BlockReader:
                 except UNFORESEEN as error:
                     layer.reason = _cannot_be_cut(error)
 
-    def _kernel(self, callee: GlobalVar) -> _Kernel | str:
+    def _kernel(self, callee: tir.GlobalVar) -> _Kernel | str:
         key = callee.__chandle__()
         if key not in self.kernels:
             try:
@@ -305,10 +302,10 @@ class _BlockReader:
         behind = self.function.body.blocks[self.number + 1 :]
         read = [self.function.body.body]
         read += [binding.value for block in behind for binding in block.bindings]
-        read += [binding.value for binding in here if isinstance(binding, relax.MatchCast)]
-        if isinstance(self.block, relax.DataflowBlock):
-            read += [one.var for one in here if not isinstance(one.var, relax.DataflowVar)]
-        variables = [var for expr in read for var in relax.analysis.free_vars(expr)]
+        read += [binding.value for binding in here if isinstance(binding, rx.MatchCast)]
+        if isinstance(self.block, rx.DataflowBlock):
+            read += [one.var for one in here if not isinstance(one.var, rx.DataflowVar)]
+        variables = [var for expr in read for var in rx.free_vars(expr)]
         return tuple(dict.fromkeys(flat([*map(self.names.of, variables)])))
 
     def _weights(self) -> set[str]:
@@ -362,17 +359,17 @@ def _cannot_be_cut(error: Exception) -> str:
 
 def operator_of(value: Any) -> tuple[str, str]:
     """Return the name of what a binding calls, and why it is no layer that can be cut."""
-    if isinstance(value, relax.If):
+    if isinstance(value, rx.If):
         return "if", "it is a branch"
-    if not isinstance(value, Call):
+    if not isinstance(value, tir.Call):
         return type(value).__name__, "it is not a call"
-    if isinstance(value.op, Op):
+    if operator_name(value.op):
         name = str(value.op.name)
         if name == CALL_TIR:
             return name, ""
         return name.removeprefix(PREFIX), "it is not a call of a kernel"
-    if isinstance(value.op, GlobalVar):
+    if isinstance(value.op, tir.GlobalVar):
         return str(value.op.name_hint), "it calls another function"
-    if isinstance(value.op, relax.ExternFunc):
+    if isinstance(value.op, rx.ExternFunc):
         return str(value.op.global_symbol), "it is a packed function"
     return "call", "it calls what is not known here"

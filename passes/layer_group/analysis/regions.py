@@ -18,15 +18,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm
-from tvm.ir import Var
-from tvm.ir.expr import Call
-from tvm.ir.prim.expr import Add, And, CmpExpr, Mul, Sub
-from tvm.sym import Analyzer
-from tvm.tirx import Cast, FloatImm, IntImm
-from tvm_ffi import structural_walk
 
-from passes.ir import never_wraps
+from passes.ir import never_wraps, structural_walk, tir
 from passes.layer_group.analysis.read_kernel import Kernel
 from passes.layer_group.analysis.stages import ElementLoad, Stage, variables_in
 from passes.layer_group.planning.spans import NOWHERE, AxisMap, AxisMaps, Ints, Spans
@@ -77,16 +70,16 @@ def _ways(stage: Stage, access: ElementLoad, index: Any, extent: int) -> dict[in
     """Return what one load reads of an axis, by each of the stage's axes that it follows."""
     if extent == 1:
         return {}  # There is nothing to find out.
-    analyzer, extents = Analyzer(), {}
+    analyzer, extents = tir.Analyzer(), {}
     for var, n in (*zip(stage.spatial, stage.extents, strict=True), *stage.inner):
-        zero, count = IntImm(var.ty, 0), IntImm(var.ty, n)
-        analyzer.bind(var, tvm.ir.Range.from_min_extent(zero, count))
+        zero, count = tir.IntConstant(var.ty, 0), tir.IntConstant(var.ty, n)
+        analyzer.bind(var, tir.Range.from_min_extent(zero, count))
         extents[var.__chandle__()] = n
     guards = list(_terms(access.guards))
     with ExitStack() as known:
         for guard in guards:
             for plain in _terms([analyzer.simplify(guard)]):
-                if isinstance(plain, CmpExpr):
+                if isinstance(plain, tir.Comparison):
                     known.enter_context(analyzer.constraint_scope(plain))
         index = analyzer.simplify(index)
     used = list(variables_in(index))
@@ -114,7 +107,7 @@ def _by_parts(
     """Return the table of the variable `key`; summands of other variables move both ends."""
     if not never_wraps(index):
         return None
-    parts: list[tuple[dict[int, Var], Any]] = []
+    parts: list[tuple[dict[int, tir.Var], Any]] = []
     for summand in _summands(index):
         variables = variables_in(summand)
         apart = []
@@ -137,10 +130,12 @@ def _by_parts(
 
 
 def _summands(index: Any) -> list[Any]:
-    if isinstance(index, Add):
+    if isinstance(index, tir.Add):
         return _summands(index.a) + _summands(index.b)
-    if isinstance(index, Sub):
-        return _summands(index.a) + [IntImm(index.ty, 0) - part for part in _summands(index.b)]
+    if isinstance(index, tir.Sub):
+        return _summands(index.a) + [
+            tir.IntConstant(index.ty, 0) - part for part in _summands(index.b)
+        ]
     return [index]
 
 
@@ -182,7 +177,7 @@ def _ends(points: Table, own: int | None) -> Table:
 def _terms(guards: Sequence[Any]) -> Iterator[Any]:
     """Yield conditions that all hold where all guards hold."""
     for guard in guards:
-        if isinstance(guard, And):
+        if isinstance(guard, tir.And):
             yield from _terms((guard.a, guard.b))
         else:
             yield guard
@@ -221,7 +216,7 @@ class NotAnIndexError(ValueError):
 def rounds_products(expr: Any) -> bool:
     """Return whether an expression has products of floats, which `values_of` may round or not."""
     found: list[Any] = []
-    structural_walk(expr, (Mul, found.append))
+    structural_walk(expr, [(tir.Mul, found.append)])
     return any(str(product.ty.dtype).startswith("float") for product in found)
 
 
@@ -234,18 +229,18 @@ def values_of(expr: Any, of: Mapping[int, Values], fused: bool = False) -> Value
     operation that is not known, such as a load.
     """
     kind = type(expr).__name__
-    if isinstance(expr, Var):
+    if isinstance(expr, tir.Var):
         known = of.get(expr.__chandle__())
         if known is None:
             raise NotAnIndexError(f"variable {expr.name!r} is not known")
         return known
-    if isinstance(expr, (IntImm, FloatImm)):
+    if isinstance(expr, (tir.IntConstant, tir.FloatConstant)):
         return np.asarray(expr.value, dtype=_dtype(expr))
-    if isinstance(expr, Cast):
+    if isinstance(expr, tir.Cast):
         return values_of(expr.value, of, fused).astype(_dtype(expr))
     if fused and kind in ("Add", "Sub") and _dtype(expr).kind == "f":
         return _rounded_once(expr, of)
-    if isinstance(expr, Call):
+    if isinstance(expr, tir.Call):
         kind, operands = str(getattr(expr.op, "name", "")).split(".")[-1], expr.args
     else:
         operands = [getattr(expr, name, None) for name in _OPERANDS.get(kind, ("a", "b"))]
@@ -257,13 +252,13 @@ def values_of(expr: Any, of: Mapping[int, Values], fused: bool = False) -> Value
 def _rounded_once(expr: Any, of: Mapping[int, Values]) -> Values:
     """Return a sum with a product that is not rounded: twice as many bits hold it."""
     parts = (expr.a, expr.b)
-    if all(isinstance(part, Mul) for part in parts) or _dtype(expr).itemsize > 4:
+    if all(isinstance(part, tir.Mul) for part in parts) or _dtype(expr).itemsize > 4:
         raise NotAnIndexError("it is not known which product is rounded, or no type holds one")
 
     def wide(part: Any) -> Values:
         return values_of(part, of, fused=True).astype(np.float64)
 
-    summands = (wide(x.a) * wide(x.b) if isinstance(x, Mul) else wide(x) for x in parts)
+    summands = (wide(x.a) * wide(x.b) if isinstance(x, tir.Mul) else wide(x) for x in parts)
     total = _OPERATIONS[type(expr).__name__](*summands)
     return np.asarray(total).astype(_dtype(expr))
 

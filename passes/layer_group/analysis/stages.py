@@ -23,34 +23,14 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import tvm
-from tvm.ir import PrimType, StringImm, TensorLoad, Var
-from tvm.ir.expr import Call, Expr
-from tvm.ir.prim.expr import BinaryOpExpr, BitwiseNot, CmpExpr, LogicalExpr
-from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import (
-    Bind,
-    BufferStore,
-    Cast,
-    FloatImm,
-    For,
-    IntImm,
-    Not,
-    Select,
-    SeqStmt,
-    Stmt,
-)
-from tvm.tirx.analysis import undefined_vars
-from tvm_ffi import WalkOrder
-
-from passes.ir import structural_visit, structural_walk
+from passes.ir import PREORDER, Callbacks, structural_visit, structural_walk, tir
 from passes.ir.operators import is_if_then_else, is_pure
 
-_SPATIAL, _SUMMED = int(tvm.tirx.IterVar.DataPar), int(tvm.tirx.IterVar.CommReduce)
+_SPATIAL, _SUMMED = int(tir.ThreadAxis.DataPar), int(tir.ThreadAxis.CommReduce)
 
 _PLAIN = (
-    *(BinaryOpExpr, CmpExpr, LogicalExpr, Not, BitwiseNot),
-    *(Cast, Select, IntImm, FloatImm, StringImm),
+    *(tir.Binary, tir.Comparison, tir.Logical, tir.Not, tir.BitwiseNot),
+    *(tir.Cast, tir.Select, tir.IntConstant, tir.FloatConstant, tir.StringConstant),
 )
 """Expressions beside variables, loads and calls."""
 
@@ -81,10 +61,10 @@ class Stage:
     """One block: for each element of what it writes, a computation."""
 
     name: str  # The block's
-    spatial: tuple[Var, ...]  # One for each axis of what it writes: the index there
+    spatial: tuple[tir.Var, ...]  # One for each axis of what it writes: the index there
     extents: tuple[int, ...]  # How many elements each of those axes has
     # The variables that are summed over, with their extents, outermost first.
-    inner: tuple[tuple[Var, int], ...]
+    inner: tuple[tuple[tir.Var, int], ...]
     init: Any  # What is done for an element before its first summand
     body: Any  # What is done for an element and each value of the inner variables
     writes: tuple[int, ...]  # Numbers of buffers, all of the same shape
@@ -107,12 +87,12 @@ class Stage:
         )
 
 
-def variables_in(expr: Any) -> dict[int, Var]:
+def variables_in(expr: Any) -> dict[int, tir.Var]:
     """Return the variables of an expression by their handles."""
-    return {var.__chandle__(): var for var in undefined_vars(expr)}
+    return {var.__chandle__(): var for var in tir.undefined_vars(expr)}
 
 
-def at_place(indices: Sequence[Any], spatial: Sequence[Var], extents: Sequence[int]) -> bool:
+def at_place(indices: Sequence[Any], spatial: Sequence[tir.Var], extents: Sequence[int]) -> bool:
     """Return whether indices are an element's own: the variable of each axis with more than one."""
     return all(
         index.same_as(var) or extent == 1
@@ -120,12 +100,12 @@ def at_place(indices: Sequence[Any], spatial: Sequence[Var], extents: Sequence[i
     )
 
 
-def known_shape(buffer: Var) -> tuple[int, ...]:
+def known_shape(buffer: tir.Var) -> tuple[int, ...]:
     """Return the extents of a buffer; NotSliceableError if it breaks the rule for buffers."""
     ty = buffer.ty
     if not all((_constant(extent) or 0) > 0 for extent in ty.shape):
         raise NotSliceableError(f"the shape of {buffer.name!r} is not known, or empty")
-    if len(ty.strides) or not isinstance(ty.elem_offset, (IntImm, Var)):
+    if len(ty.strides) or not isinstance(ty.elem_offset, (tir.IntConstant, tir.Var)):
         raise NotSliceableError(f"{buffer.name!r} has strides or an offset")
     element = ty.dtype.dtype
     if element.lanes != 1 or element.bits % 8:
@@ -134,8 +114,8 @@ def known_shape(buffer: Var) -> tuple[int, ...]:
 
 
 def read_stage(
-    loops: Sequence[For],
-    realize: SBlockRealize,
+    loops: Sequence[tir.Loop],
+    realize: tir.BlockRealize,
     number: Mapping[int, int],
     shapes: Sequence[tuple[int, ...]],
 ) -> Stage:
@@ -148,7 +128,7 @@ def read_stage(
     check_block(name, realize)
     ordered = _in_order_of_loops(name, loops, realize)
     init, body = (_statements(name, root) for root in (block.init, block.body))
-    stores = [stmt for stmt in (*body, *init) if isinstance(stmt, BufferStore)]
+    stores = [stmt for stmt in (*body, *init) if isinstance(stmt, tir.Store)]
     if not stores:
         raise NotSliceableError(f"block {name!r} writes nothing")
     writes = tuple(dict.fromkeys(number[store.buffer.__chandle__()] for store in stores))
@@ -166,7 +146,7 @@ def read_stage(
     return Stage(name, spatial, shape, inner, block.init, block.body, writes, tuple(reader.reads))
 
 
-def check_block(name: str, realize: SBlockRealize) -> None:
+def check_block(name: str, realize: tir.BlockRealize) -> None:
     """Refuse a block that has more to it than variables, an initial statement and a body."""
     block = realize.block
     if block.match_buffers:
@@ -180,11 +160,11 @@ def check_block(name: str, realize: SBlockRealize) -> None:
 
 
 def _constant(expr: Any) -> int | None:
-    return int(expr.value) if isinstance(expr, IntImm) else None
+    return int(expr.value) if isinstance(expr, tir.IntConstant) else None
 
 
 def _in_order_of_loops(
-    name: str, loops: Sequence[For], realize: SBlockRealize
+    name: str, loops: Sequence[tir.Loop], realize: tir.BlockRealize
 ) -> list[tuple[Any, int]]:
     """Return a block's variables with their extents, in the order in which its loops run them."""
     at = {loop.loop_var.__chandle__(): depth for depth, loop in enumerate(loops)}
@@ -197,7 +177,7 @@ def _in_order_of_loops(
         if extent == 1:
             alone.append((item, extent))
             continue
-        depth = at.get(value.__chandle__()) if isinstance(value, Var) else None
+        depth = at.get(value.__chandle__()) if isinstance(value, tir.Var) else None
         if depth is None or depth in found or not _is_plain(loops[depth], extent):
             raise NotSliceableError(f"the loops of block {name!r} are scheduled")
         found[depth] = (item, extent)
@@ -206,9 +186,9 @@ def _in_order_of_loops(
     return [found[depth] for depth in sorted(found)] + alone
 
 
-def _is_plain(loop: For, extent: int) -> bool:
+def _is_plain(loop: tir.Loop, extent: int) -> bool:
     return (
-        int(loop.kind) == int(tvm.tirx.ForKind.SERIAL)
+        int(loop.kind) == int(tir.LoopKind.SERIAL)
         and not loop.annotations
         and (loop.step is None or _constant(loop.step) == 1)
         and _constant(loop.min) == 0
@@ -216,29 +196,29 @@ def _is_plain(loop: For, extent: int) -> bool:
     )
 
 
-def _statements(name: str, root: Stmt | None) -> list[Any]:
+def _statements(name: str, root: tir.Statement | None) -> list[Any]:
     """Return the stores and bindings of a block's body or initial statement, in order.
 
     Raises NotSliceableError when it holds any other statement.
     """
     found: list[Any] = []
     if root is not None:
-        structural_walk(root, [(Stmt, found.append)], WalkOrder.PREORDER)
+        structural_walk(root, [(tir.Statement, found.append)], PREORDER)
     for stmt in found:
-        if not isinstance(stmt, (BufferStore, SeqStmt, Bind)):
+        if not isinstance(stmt, (tir.Store, tir.Sequence, tir.Binding)):
             raise NotSliceableError(f"block {name!r} holds a {type(stmt).__name__}")
-    return [stmt for stmt in found if not isinstance(stmt, SeqStmt)]
+    return [stmt for stmt in found if not isinstance(stmt, tir.Sequence)]
 
 
 def _spatial(
-    name: str, ordered: Sequence[tuple[Any, int]], store: BufferStore, shape: Sequence[int]
-) -> tuple[Var, ...]:
+    name: str, ordered: Sequence[tuple[Any, int]], store: tir.Store, shape: Sequence[int]
+) -> tuple[tir.Var, ...]:
     """Return the variable of each axis that a block writes along; a new one for a constant."""
     extents = {item.var.__chandle__(): extent for item, extent in ordered}
-    chosen: list[Var] = []
+    chosen: list[tir.Var] = []
     for axis, (index, extent) in enumerate(zip(store.indices, shape, strict=True)):
-        if isinstance(index, IntImm):
-            chosen.append(Var(f"unit_{axis}", index.ty))
+        if isinstance(index, tir.IntConstant):
+            chosen.append(tir.Var(f"unit_{axis}", index.ty))
         elif extents.get(index.__chandle__()) == extent and not any(
             index.same_as(var) for var in chosen
         ):
@@ -249,8 +229,8 @@ def _spatial(
 
 
 def _inner(
-    name: str, ordered: Sequence[tuple[Any, int]], spatial: Sequence[Var], block: SBlock
-) -> tuple[tuple[Var, int], ...]:
+    name: str, ordered: Sequence[tuple[Any, int]], spatial: Sequence[tir.Var], block: tir.Block
+) -> tuple[tuple[tir.Var, int], ...]:
     """Return the variables that are no axis of the result, with their extents, outermost first."""
     inner = []
     for item, extent in ordered:
@@ -273,7 +253,7 @@ class _StatementReader:
     number: Mapping[int, int]  # The number of each buffer in its kernel, by handle
     writes: Collection[int]  # The buffers that the block writes
     # The variable and the extent of each axis of those.
-    spatial: Sequence[Var]
+    spatial: Sequence[tir.Var]
     extents: Sequence[int]
     reads: list[ElementLoad] = field(default_factory=list)  # Of other buffers, in order
     _guards: list[Any] = field(default_factory=list)
@@ -283,7 +263,7 @@ class _StatementReader:
         """Read statements that know these variables; NotSliceableError where a rule is broken."""
         for stmt in statements:
             self._expression(stmt.value, variables)
-            if isinstance(stmt, Bind):
+            if isinstance(stmt, tir.Binding):
                 variables.add(stmt.var.__chandle__())
             else:
                 self._stored.add(self.number[stmt.buffer.__chandle__()])
@@ -291,15 +271,15 @@ class _StatementReader:
     def _expression(self, expr: Any, variables: Collection[int]) -> None:
         broken: list[str] = []  # An error in a callback would lose its type on its way out.
 
-        def on_load(load: TensorLoad, visitor: Any) -> None:
+        def on_load(load: tir.Load, visitor: Any) -> None:
             broken.extend(self._load(load))
             visitor.visit(load.indices)
 
-        def on_call(call: Call, visitor: Any) -> None:
+        def on_call(call: tir.Call, visitor: Any) -> None:
             operator = str(getattr(call.op, "name", call.op))
             if not is_pure(call):
                 broken.append(f"calls {operator!r}, which is not known to be pure")
-            elif not isinstance(call.ty, PrimType):
+            elif not isinstance(call.ty, tir.PrimType):
                 broken.append(f"takes an address by {operator!r}")
             if not is_if_then_else(call):
                 for argument in call.args:
@@ -307,28 +287,33 @@ class _StatementReader:
                 return
             condition, then, otherwise = call.args
             visitor.visit(condition)
-            for guard, case in ((condition, then), (Not(condition), otherwise)):
+            for guard, case in ((condition, then), (tir.Not(condition), otherwise)):
                 self._guards.append(guard)
                 visitor.visit(case)
                 self._guards.pop()
 
-        def on_var(var: Var, _visitor: Any) -> None:
+        def on_var(var: tir.Var, _visitor: Any) -> None:
             if var.__chandle__() in self.number:
                 broken.append(f"uses {var.name!r} otherwise than by its elements")
             elif var.__chandle__() not in variables:
                 broken.append(f"uses {var.name!r}, which is not its own")
 
-        def on_other(other: Expr, visitor: Any) -> None:
+        def on_other(other: tir.Expr, visitor: Any) -> None:
             if not isinstance(other, _PLAIN):
                 broken.append(f"holds a {type(other).__name__}")
             visitor.default_visit(other)
 
-        callbacks = [(TensorLoad, on_load), (Call, on_call), (Var, on_var), (Expr, on_other)]
+        callbacks: Callbacks = [
+            (tir.Load, on_load),
+            (tir.Call, on_call),
+            (tir.Var, on_var),
+            (tir.Expr, on_other),
+        ]
         structural_visit(expr, callbacks)
         if broken:
             raise NotSliceableError(f"block {self.name!r} {broken[0]}")
 
-    def _load(self, load: TensorLoad) -> list[str]:
+    def _load(self, load: tir.Load) -> list[str]:
         """Take a load down; return what is wrong with it."""
         buffer = self.number[load.source.__chandle__()]
         if buffer not in self.writes:

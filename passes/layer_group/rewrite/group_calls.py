@@ -11,14 +11,11 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any
 
-import tvm
-from tvm import relax
-from tvm.ir import GlobalVar, Tuple, TupleGetItem, Var
-
-from passes.ir import structural_mutate, structural_visit
+from passes.ir import IRModule, structural_mutate, structural_visit, tir
 from passes.layer_group.analysis.read_network import BlockNetwork
 from passes.layer_group.planning.network import Group
 from passes.layer_group.rewrite.group_function import GroupKernel
+from passes.relax import rx
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,44 +41,46 @@ class GroupCall:
 
 
 def call_groups(
-    mod: tvm.IRModule, blocks: Sequence[tuple[BlockNetwork, Sequence[GroupCall]]]
-) -> tvm.IRModule:
+    mod: IRModule, blocks: Sequence[tuple[BlockNetwork, Sequence[GroupCall]]]
+) -> IRModule:
     """Return a module that calls groups where their layers were called.
 
     Bindings and kernels that are of no more use are gone; all else is as it was.
     """
-    builder = relax.BlockBuilder(mod)
+    builder = rx.BlockBuilder(mod)
     kernels = [[_add(builder, group) for group in groups] for _, groups in blocks]
     functions = dict(builder.get().functions.items())
     # By function, as it was read: adjacent blocks become one when it is normalized.
-    blocks_of: dict[GlobalVar, list[Any]] = {}
+    blocks_of: dict[tir.GlobalVar, list[Any]] = {}
     for (network, groups), variables in zip(blocks, kernels, strict=True):
         body = functions[network.function].body
         own = blocks_of.setdefault(network.function, list(body.blocks))
         behind = {
             key for block in own[network.block + 1 :] for key in _Node(0, block.bindings).used
         }
-        behind |= _handles(relax.analysis.free_vars(body.body))
+        behind |= _handles(rx.free_vars(body.body))
         calls = list(zip(variables, groups, strict=True))
         own[network.block] = _with_calls(own[network.block], network, calls, behind)
     for variable, own in blocks_of.items():
         function = functions[variable]
-        body = relax.BlockBuilder().normalize(relax.SeqExpr(own, function.body.body))
+        body = rx.BlockBuilder().normalize(rx.SeqExpr(own, function.body.body))
         parts = (function.params, body, function.ret_ty, function.is_pure)
-        functions[variable] = relax.Function(*parts, attrs=function.attrs, span=function.span)
+        functions[variable] = rx.Function(*parts, attrs=function.attrs, span=function.span)
     _drop_unused(mod, functions)
-    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def _add(builder: relax.BlockBuilder, group: GroupCall) -> GlobalVar:
+def _add(builder: rx.BlockBuilder, group: GroupCall) -> tir.GlobalVar:
     """Add the kernel of a group and what it calls; functions that are equal get one name."""
-    new: dict[int, GlobalVar] = {}
+    new: dict[int, tir.GlobalVar] = {}
 
-    def on_global(variable: GlobalVar, _mutator: Any) -> GlobalVar:
+    def on_global(variable: tir.GlobalVar, _mutator: Any) -> tir.GlobalVar:
         return new.get(variable.__chandle__(), variable)
 
-    def added(function: Any, name: str) -> GlobalVar:
-        return builder.add_func(structural_mutate(function, [(GlobalVar, on_global)]), name)
+    def added(function: Any, name: str) -> tir.GlobalVar:
+        changed = structural_mutate(function, [(tir.GlobalVar, on_global)])
+        variable: tir.GlobalVar = builder.add_func(changed, name)
+        return variable
 
     function, functions = group.kernel
     for variable, called in functions.items():  # Each after what it calls.
@@ -101,24 +100,24 @@ class _Node:
     @cached_property
     def used(self) -> set[int]:
         """The handles of the variables that the bindings use, and their types with them."""
-        found: list[Var] = []
+        found: list[tir.Var] = []
         for binding in self.bindings:
-            structural_visit(binding.value, [(Var, lambda var, _visitor: found.append(var))])
-            found.extend(relax.analysis.tir_vars_in_type(binding.var.ty))
+            structural_visit(binding.value, [(tir.Var, lambda var, _visitor: found.append(var))])
+            found.extend(rx.symbols_in_type(binding.var.ty))
         return _handles(found)
 
     @cached_property
     def defined(self) -> set[int]:
         """The handles of the variables that the bindings define, symbolic ones with them."""
-        casts = (x for x in self.bindings if isinstance(x, relax.MatchCast))
-        symbols = (v for x in casts for v in relax.analysis.definable_tir_vars_in_type(x.ty))
+        casts = (x for x in self.bindings if isinstance(x, rx.MatchCast))
+        symbols = (v for x in casts for v in rx.definable_symbols_in_type(x.ty))
         return _handles([*(x.var for x in self.bindings), *symbols])
 
 
 def _with_calls(
     block: Any,
     network: BlockNetwork,
-    calls: Sequence[tuple[GlobalVar, GroupCall]],
+    calls: Sequence[tuple[tir.GlobalVar, GroupCall]],
     used_behind: set[int],
 ) -> Any:
     """Return a block in which each group is called once, after what makes its inputs."""
@@ -128,7 +127,7 @@ def _with_calls(
     nodes = [
         _Node(
             max(network.bindings[name] for name in group.layers),
-            _group_bindings(variable, group, network, isinstance(block, relax.DataflowBlock)),
+            _group_bindings(variable, group, network, isinstance(block, rx.DataflowBlock)),
         )
         for variable, group in calls
     ]
@@ -137,18 +136,18 @@ def _with_calls(
     taken_out = {
         (binding.value.tuple_value.__chandle__(), int(binding.value.index)): binding.var
         for binding in block.bindings
-        if isinstance(binding.value, TupleGetItem) and binding.var.__chandle__() in made
+        if isinstance(binding.value, rx.TupleGetItem) and binding.var.__chandle__() in made
     }
     for at, binding in enumerate(block.bindings):
         if binding.var.__chandle__() in made:
             continue
         value = binding.value
-        if isinstance(value, TupleGetItem):
+        if isinstance(value, rx.TupleGetItem):
             taken = taken_out.get((value.tuple_value.__chandle__(), int(value.index)))
-            binding = binding if taken is None else relax.VarBinding(binding.var, taken)
+            binding = binding if taken is None else rx.VarBinding(binding.var, taken)
         # Another name may be one for what is inside of a group only.
-        is_plain = isinstance(binding, relax.VarBinding)
-        is_name = is_plain and isinstance(value, (Var, Tuple, TupleGetItem))
+        is_plain = isinstance(binding, rx.VarBinding)
+        is_name = is_plain and isinstance(value, (tir.Var, rx.Tuple, rx.TupleGetItem))
         is_needed = not (is_name or at in gone)
         nodes.append(_Node(at, [binding], is_needed, at in network.opaque))
     used, kept = set(used_behind), []
@@ -161,27 +160,27 @@ def _with_calls(
 
 
 def _group_bindings(
-    variable: GlobalVar, group: GroupCall, network: BlockNetwork, is_dataflow: bool
+    variable: tir.GlobalVar, group: GroupCall, network: BlockNetwork, is_dataflow: bool
 ) -> list[Any]:
     """Return the call of a group, bound to the variables that its outputs were bound to."""
-    typed = relax.BlockBuilder().normalize
-    new_var = relax.DataflowVar if is_dataflow else relax.Var
+    typed = rx.BlockBuilder().normalize
+    new_var = rx.DataflowVar if is_dataflow else rx.Var
     arguments = [network.values[name] for name in group.inputs]
     results = []
     for name in group.group.outputs:
         value = network.values[name]
-        if not isinstance(value, Var):
+        if not isinstance(value, tir.Var):
             ty = value.tuple_value.ty.fields[int(value.index)]
             value = new_var(name.replace(".", "_"), ty)
         results.append(value)
     types = [result.ty for result in results]
-    call = typed(relax.call_tir(variable, Tuple(arguments), types if len(types) > 1 else types[0]))
+    call = typed(rx.call_tir(variable, rx.Tuple(arguments), types if len(types) > 1 else types[0]))
     if len(results) == 1:
-        return [relax.VarBinding(results[0], call)]
+        return [rx.VarBinding(results[0], call)]
     together = new_var(f"{group.name}_results", call.ty)
-    bindings = [relax.VarBinding(together, call)]
+    bindings = [rx.VarBinding(together, call)]
     for at, result in enumerate(results):
-        bindings.append(relax.VarBinding(result, typed(TupleGetItem(together, at))))
+        bindings.append(rx.VarBinding(result, typed(rx.TupleGetItem(together, at))))
     return bindings
 
 
@@ -211,7 +210,7 @@ def _handles(variables: Iterable[Any]) -> set[int]:
     return {variable.__chandle__() for variable in variables}
 
 
-def _drop_unused(before: tvm.IRModule, functions: dict[GlobalVar, Any]) -> None:
+def _drop_unused(before: IRModule, functions: dict[tir.GlobalVar, Any]) -> None:
     """Drop kernels that were called before and are not called any more."""
     unused = _called(before.functions.values()) - _called(functions.values())
     for variable, function in list(functions.items()):
@@ -222,6 +221,6 @@ def _drop_unused(before: tvm.IRModule, functions: dict[GlobalVar, Any]) -> None:
 def _called(functions: Iterable[Any]) -> set[str]:
     names: set[str] = set()
     for function in functions:
-        on_global = (GlobalVar, lambda variable, _visitor: names.add(str(variable.name_hint)))
+        on_global = (tir.GlobalVar, lambda variable, _visitor: names.add(str(variable.name_hint)))
         structural_visit(function, [on_global])
     return names

@@ -13,12 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from tvm import tirx
-from tvm.ir import GlobalVar, PrimType, Var
-from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import EQ, BufferLoad, BufferStore, For, ForKind, PrimFunc, SeqStmt, floormod
-
-from passes.ir import element_type, with_body
+from passes.ir import PrimFunc, element_type, tir, with_body
 from passes.ir.storage_entries import ElementType
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
@@ -53,7 +48,7 @@ from passes.layer_group.rewrite.slice_values import (
 )
 from passes.prim_func import write_arenas
 
-GroupKernel = tuple[PrimFunc, Mapping[GlobalVar, PrimFunc]]
+GroupKernel = tuple[PrimFunc, Mapping[tir.GlobalVar, PrimFunc]]
 """A kernel in destination-passing style, and the functions that it calls, by their variables."""
 
 
@@ -80,8 +75,8 @@ class _Writer:
         self.memory = LaneBuffers(planned, lanes)
         # A CPU calls functions of loops in one arena, and a chip runs the loops.
         self.calls_loops = form == "arena"
-        self.functions: dict[GlobalVar, PrimFunc] = {}
-        self.core = Var("core", PrimType(INDEX))
+        self.functions: dict[tir.GlobalVar, PrimFunc] = {}
+        self.core = tir.Var("core", tir.PrimType(INDEX))
         # By layer, where each buffer of its kernel lies; the same for all loops that it has.
         self.buffers: dict[str, dict[int, LocalBuffer]] = {}
         uses = self._uses()
@@ -93,12 +88,11 @@ class _Writer:
             name: [call.kernel.buffers[call.inputs[0]]] for name, call in self.layouts.items()
         }
         self.parameters = {
-            name: tirx.decl_buffer(
+            name: tir.new_buffer(
                 given[name][0].ty.shape,
                 _element(given[name][0]).scalar,
                 f"{'in' if at < len(self.group.loaded) else 'out'}{at}",
                 elem_offset=_offset(given[name]),
-                layout=None,
             )
             for at, name in enumerate((*self.group.loaded, *self.group.outputs))
         }
@@ -106,9 +100,9 @@ class _Writer:
             name: self.memory.tensor(name, _element(uses[name][0])) for name in self.group.names
         }
 
-    def _uses(self) -> dict[str, list[Var]]:
+    def _uses(self) -> dict[str, list[tir.Var]]:
         """Return the parameters of the layers' kernels that each tensor is."""
-        uses: dict[str, list[Var]] = {}
+        uses: dict[str, list[tir.Var]] = {}
         for layer in self.group.layers:
             call = self.calls[layer.name]
             pairs = [*zip(layer.inputs, call.inputs, strict=True), (layer.output, call.parameter)]
@@ -118,15 +112,15 @@ class _Writer:
 
     def write(self) -> GroupKernel:
         body = self._body()
-        body = SeqStmt([*self.memory.declarations, body])
+        body = tir.Sequence([*self.memory.declarations, body])
         function = PrimFunc([*self.parameters.values()], body)
         for key, value in (("tirx.noalias", True), ("s_tir", True), ("op_pattern", OPAQUE)):
             function = function.with_attr(key, value)
         if self.calls_loops:
             function = write_arenas(function, (self.memory.arena(),))
         # Passes of Relax look into a kernel's root block.
-        root = SBlock([], [], [], "root", function.body)
-        return with_body(function, SBlockRealize([], True, root)), self.functions
+        root = tir.Block([], [], [], "root", function.body)
+        return with_body(function, tir.BlockRealize([], True, root)), self.functions
 
     def _body(self) -> Any:
         """Return the loop over the slices of each core: the time steps of each, in stages."""
@@ -142,8 +136,8 @@ class _Writer:
         )
         if cores > 1:
             # Each core has a memory of its own, and needs nothing of another.
-            serial, annotations = ForKind.SERIAL, {"cores": cores}
-            body = For(core, number(0), number(cores), serial, body, annotations=annotations)
+            serial, annotations = tir.LoopKind.SERIAL, {"cores": cores}
+            body = tir.Loop(core, number(0), number(cores), serial, body, annotations=annotations)
         return body
 
     def _row(self, row: Row) -> list[tuple[int, Write]]:
@@ -160,7 +154,7 @@ class _Writer:
         copy = self._copy(name, moved.makes, loads, slices)
         # A tensor that is kept whole along a cut was moved with an earlier slice. Where cores share
         # channels, each of them has made what is stored here, and the first one stores it.
-        first = [EQ(self.core, number(0))] if self.cut.by_channels and not loads else []
+        first = [tir.EQ(self.core, number(0))] if self.cut.by_channels and not loads else []
         return where(first, self._once(moved, copy, slices))
 
     def _copy(self, name: str, parts: Region, loads: bool, slices: SliceValues) -> Any:
@@ -172,9 +166,9 @@ class _Writer:
         place = local.indices(at, slices)
         if loads:
             given = laid_out(self.layouts[name], at) if name in self.layouts else at
-            copy = BufferStore(local.buffer, BufferLoad(outside, given), place)
+            copy = tir.Store(local.buffer, tir.new_load(outside, given), place)
         else:
-            copy = BufferStore(outside, BufferLoad(local.buffer, place), at)
+            copy = tir.Store(outside, tir.new_load(local.buffer, place), at)
         return self._apart(nest(loops, copy), "load" if loads else "store")
 
     def _apart(self, loops: Any, name: str) -> Any:
@@ -184,10 +178,10 @@ class _Writer:
     def _once(self, tensor: TensorSlices, statement: Any, slices: SliceValues) -> Any:
         """Return a statement that runs once along the cuts where its tensor is kept whole."""
         conditions = [
-            EQ(
+            tir.EQ(
                 slices.index[letter]
                 if self.cut.runs[letter] == self.cut.counts[letter]
-                else floormod(slices.index[letter], number(self.cut.runs[letter])),
+                else tir.floormod(slices.index[letter], number(self.cut.runs[letter])),
                 number(0),
             )
             for letter in tensor.keep
@@ -284,11 +278,11 @@ class _Writer:
         added = replace(part, summed=AxisPart(CHANNELS, Spans.of(loop.summed.ranges)))
         at = slices.index[CHANNELS]
         statements = [
-            where([EQ(at, number(0))], computed([begin], added)),
+            where([tir.EQ(at, number(0))], computed([begin], added)),
             computed([replace(summing, init=None)], added),
         ]
         if rest and loop.then is None:
-            statements.append(where([EQ(at, number(loop.summed.count - 1))], computed(rest)))
+            statements.append(where([tir.EQ(at, number(loop.summed.count - 1))], computed(rest)))
         return where(filled, in_order(statements))
 
     def _buffers(
@@ -306,12 +300,12 @@ class _Writer:
         return buffers
 
 
-def _element(buffer: Var) -> ElementType:
+def _element(buffer: tir.Var) -> ElementType:
     return element_type(buffer.ty.dtype)
 
 
-def _offset(parameters: Sequence[Var]) -> Any:
+def _offset(parameters: Sequence[tir.Var]) -> Any:
     """Return where a tensor begins in its memory, in elements: a variable if it may be a view."""
     offsets = [parameter.ty.elem_offset for parameter in parameters]
-    known = (offset for offset in offsets if not isinstance(offset, Var))
-    return next(known, Var("offset", offsets[0].ty))
+    known = (offset for offset in offsets if not isinstance(offset, tir.Var))
+    return next(known, tir.Var("offset", offsets[0].ty))

@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import PrimType, TensorLoad, Var
-from tvm.tirx import Bind, BufferLoad, BufferStore, Cast, For, ForKind, IntImm, SeqStmt
-
-from passes.ir import structural_mutate
+from passes.ir import Callbacks, structural_mutate, tir
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
 from passes.layer_group.planning.spans import AxisPart, Region, whole
@@ -27,10 +24,10 @@ def laid_out(call: KernelCall, at: Sequence[Any]) -> list[Any]:
         for var, index in zip(variables, at, strict=True)
     }
 
-    def on_var(var: Var, _mutator: Any) -> Any:
+    def on_var(var: tir.Var, _mutator: Any) -> Any:
         return new.get(var.__chandle__(), var)
 
-    return [_as(structural_mutate(index, [(Var, on_var)]), INDEX) for index in indices]
+    return [_as(structural_mutate(index, [(tir.Var, on_var)]), INDEX) for index in indices]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +47,8 @@ class LayerPart:
         """Return the loops of a stage, on buffers in local memory."""
         new: dict[int, Any] = {}
 
-        def bound(var: Var, part: AxisPart) -> tuple[Var, Any, Any]:
-            loop = new[var.__chandle__()] = Var(var.name, var.ty)
+        def bound(var: tir.Var, part: AxisPart) -> tuple[tir.Var, Any, Any]:
+            loop = new[var.__chandle__()] = tir.Var(var.name, var.ty)
             return loop, slices.begin(part), slices.count(part)
 
         bounds = [*map(bound, stage.spatial, self.written(stage))]
@@ -65,7 +62,7 @@ class LayerPart:
         places = {kernel[number].__chandle__(): local for number, local in self.buffers.items()}
         body = nest(inner, _moved(stage.body, new, places, slices))
         if stage.init is not None:
-            body = SeqStmt([_moved(stage.init, new, places, slices), body])
+            body = tir.Sequence([_moved(stage.init, new, places, slices), body])
         return nest(bounds, body)
 
     def check(self, stage: Stage) -> None:
@@ -91,17 +88,17 @@ class LayerPart:
 def part_loops(parts: Sequence[AxisPart], slices: SliceValues) -> tuple[list[Any], list[Any]]:
     """Return loops over a part of a tensor, and the indices in the tensor."""
     loops = [
-        (Var(f"i{axis}", PrimType(INDEX)), slices.begin(part), slices.count(part))
+        (tir.Var(f"i{axis}", tir.PrimType(INDEX)), slices.begin(part), slices.count(part))
         for axis, part in enumerate(parts)
     ]
     return loops, [loop for loop, _, _ in loops]
 
 
-def nest(loops: Sequence[tuple[Var, Any, Any]], body: Any) -> Any:
+def nest(loops: Sequence[tuple[tir.Var, Any, Any]], body: Any) -> Any:
     """Return serial loops around a body: variable, begin and extent of each, outermost first."""
     for loop, begin, extent in reversed(loops):
         kind = loop.ty.dtype
-        body = For(loop, _as(begin, kind), _as(extent, kind), ForKind.SERIAL, body)
+        body = tir.Loop(loop, _as(begin, kind), _as(extent, kind), tir.LoopKind.SERIAL, body)
     return body
 
 
@@ -109,7 +106,11 @@ def _as(value: Any, dtype: Any) -> Any:
     """Return an index as the type that a kernel's loops have."""
     if str(value.ty.dtype) == str(dtype):
         return value
-    return IntImm(str(dtype), value.value) if isinstance(value, IntImm) else Cast(str(dtype), value)
+    return (
+        tir.IntConstant(str(dtype), value.value)
+        if isinstance(value, tir.IntConstant)
+        else tir.Cast(str(dtype), value)
+    )
 
 
 def _moved(
@@ -122,20 +123,25 @@ def _moved(
         local = places[buffer.__chandle__()]
         return local.buffer, local.indices([_as(mutator.mutate(i), INDEX) for i in indices], slices)
 
-    def on_load(load: TensorLoad, mutator: Any) -> Any:
-        return BufferLoad(*place(load.source, load.indices, mutator))
+    def on_load(load: tir.Load, mutator: Any) -> Any:
+        return tir.new_load(*place(load.source, load.indices, mutator))
 
-    def on_store(store: BufferStore, mutator: Any) -> Any:
+    def on_store(store: tir.Store, mutator: Any) -> Any:
         buffer, indices = place(store.buffer, store.indices, mutator)
-        return BufferStore(buffer, mutator.mutate(store.value), indices)
+        return tir.Store(buffer, mutator.mutate(store.value), indices)
 
-    def on_bind(bind: Bind, mutator: Any) -> Any:
+    def on_bind(bind: tir.Binding, mutator: Any) -> Any:
         value = mutator.mutate(bind.value)
-        var = variables[bind.var.__chandle__()] = Var(bind.var.name, bind.var.ty)
-        return Bind(var, value)
+        var = variables[bind.var.__chandle__()] = tir.Var(bind.var.name, bind.var.ty)
+        return tir.Binding(var, value)
 
-    def on_var(var: Var, _mutator: Any) -> Any:
+    def on_var(var: tir.Var, _mutator: Any) -> Any:
         return variables.get(var.__chandle__(), var)
 
-    callbacks = [(TensorLoad, on_load), (BufferStore, on_store), (Bind, on_bind), (Var, on_var)]
+    callbacks: Callbacks = [
+        (tir.Load, on_load),
+        (tir.Store, on_store),
+        (tir.Binding, on_bind),
+        (tir.Var, on_var),
+    ]
     return structural_mutate(stmt, callbacks)

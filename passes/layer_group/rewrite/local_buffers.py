@@ -9,11 +9,8 @@ from math import gcd, prod
 from typing import Any
 
 import numpy as np
-from tvm import tirx
-from tvm.ir import Var
-from tvm.tirx import AllocBuffer, DeclBuffer, floormod
 
-from passes.ir import element_type
+from passes.ir import element_type, tir
 from passes.ir.storage_entries import ElementType
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices
@@ -61,7 +58,7 @@ def region_needed(made: TensorSlices, axes: AxisMaps, shape: Sequence[int]) -> R
 class LocalBuffer:
     """A buffer in local memory that holds a part of a tensor."""
 
-    buffer: Var  # Its extents are those of the largest part
+    buffer: tir.Var  # Its extents are those of the largest part
     held: Region  # What it holds during each slice, in elements
     # Axes along which an element's place is its index modulo the buffer's extent.
     circular: frozenset[int] = frozenset()
@@ -72,7 +69,7 @@ class LocalBuffer:
         def place(axis: int, index: Any) -> Any:
             held = self.held[axis]
             if axis in self.circular:
-                return floormod(index, number(int(self.buffer.ty.shape[axis])))
+                return tir.floormod(index, number(int(self.buffer.ty.shape[axis])))
             is_whole = not held.letter and held.spans.ranges[0][0] == 0
             return index if is_whole else index - slices.begin(held)
 
@@ -94,7 +91,7 @@ class LaneBuffers:
         self._planned, self._lanes = planned, lanes
         self.declarations: list[Any] = []  # Statements that begin the kernel
         self._nbits: list[int] = []  # Of the widest elements of each allocation, in order
-        self._as_type: dict[tuple[int, str], Var] = {}
+        self._as_type: dict[tuple[int, str], tir.Var] = {}
 
     def arena(self) -> Arena:
         """Return all buffers as members of one allocation, which a CPU runs.
@@ -103,7 +100,7 @@ class LaneBuffers:
         overlaps in the arena; it is more where a CPU's elements would not be aligned otherwise.
         Raises ValueError when the arena has more bytes than functions of layers can be given.
         """
-        allocations = [one for one in self.declarations if isinstance(one, AllocBuffer)]
+        allocations = [one for one in self.declarations if isinstance(one, tir.Allocation)]
         begins = [int(one.buffer.ty.allocated_addr[0]) for one in allocations]
         lane_byte = self._lanes
         for begin, nbits in zip(begins, self._nbits, strict=True):
@@ -173,32 +170,31 @@ class LaneBuffers:
 
     def _allocate(
         self, name: str, extents: Sequence[int], element: ElementType, suffix: str = ""
-    ) -> Var:
+    ) -> tir.Var:
         lane_byte = self._planned.plan.offsets[name][0]
         buffer = _buffer(name + suffix, extents, element).with_allocated_addr([lane_byte])
         self._nbits.append(element.nbits)
-        self.declarations.append(AllocBuffer(buffer))
+        self.declarations.append(tir.Allocation(buffer))
         return buffer
 
     def _view(
-        self, name: str, extents: Sequence[Any], element: ElementType, memory: Var, at: int
-    ) -> Var:
+        self, name: str, extents: Sequence[Any], element: ElementType, memory: tir.Var, at: int
+    ) -> tir.Var:
         """Return a buffer that begins some bytes after the beginning of another one."""
         offset = memory.ty.elem_offset + offset_in_elements(name, at, element.nbits)
         view = _buffer(name, extents, element, offset)
-        self.declarations.append(DeclBuffer(view, data=memory.data))
+        self.declarations.append(tir.Declaration(view, data=memory.data))
         return view
 
 
 def _buffer(
     name: str, extents: Sequence[Any], element: ElementType, elem_offset: Any = None
-) -> Var:
+) -> tir.Var:
     hint = "".join(c if c.isalnum() else "_" for c in name)
-    return tirx.decl_buffer(
+    return tir.new_buffer(
         [number(int(extent)) for extent in extents],
         element.scalar,
         hint,
         elem_offset=elem_offset,
         scope=SCOPE,
-        layout=None,
     )

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
-from tvm.ir import CallingConv, GlobalVar, PointerType, PrimType, Var
-from tvm.ir.expr import Call
-from tvm.ir.prim.expr import FloorDiv, FloorMod
-from tvm.tirx import BufferLoad, Cast, DeclBuffer, Evaluate, PrimFunc, SeqStmt, address_of
-from tvm.tirx.analysis import undefined_vars
+from tvm.ir import CallingConv
 
-from passes.ir import Callbacks, structural_mutate
-from passes.ir.operators import reinterpreted
+from passes.ir import Callbacks, PrimFunc, structural_mutate, tir
+from passes.ir.operators import address_of, reinterpreted
 from passes.layer_group.rewrite.slice_values import INDEX, number
 
 _SCALAR = "int32"
@@ -27,7 +22,7 @@ OPAQUE = 8
 """TVM's ``kOpaque``: operator fusion leaves a kernel of this pattern alone."""
 
 
-def called(loops: Any, name: str, functions: dict[GlobalVar, PrimFunc]) -> Any:
+def called(loops: Any, name: str, functions: dict[tir.GlobalVar, PrimFunc]) -> Any:
     """Return a call in the place of loops, and add the function that it calls to `functions`.
 
     The function is given the addresses and the numbers that the loops take from outside. It knows
@@ -38,38 +33,42 @@ def called(loops: Any, name: str, functions: dict[GlobalVar, PrimFunc]) -> Any:
     """
     parameters, arguments, declared = [], [], []
     new: dict[int, Any] = {}
-    for at, var in enumerate(undefined_vars(loops)):
-        if tirx.is_buffer_var(var):
+    for at, var in enumerate(tir.undefined_vars(loops)):
+        if tir.is_buffer(var):
             ty = var.ty
-            pointer = Var(f"memory{at}", PointerType(PrimType("void"), ty.storage_scope))
-            buffer = tirx.decl_buffer(
-                ty.shape, str(ty.dtype.dtype), var.name, scope=ty.storage_scope, layout=None
+            pointer = tir.Var(
+                f"memory{at}", tir.PointerType(tir.PrimType("void"), ty.storage_scope)
             )
+            buffer = tir.new_buffer(ty.shape, str(ty.dtype.dtype), var.name, scope=ty.storage_scope)
             parameters.append(pointer)
-            arguments.append(address_of(BufferLoad(var, [number(0)] * len(ty.shape))))
-            declared.append(DeclBuffer(buffer, data=pointer))
+            arguments.append(address_of(tir.new_load(var, [number(0)] * len(ty.shape))))
+            declared.append(tir.Declaration(buffer, data=pointer))
             new[var.__chandle__()] = buffer
-        elif isinstance(var.ty, PointerType):
-            parameters.append(Var(f"memory{at}", var.ty))
+        elif isinstance(var.ty, tir.PointerType):
+            parameters.append(tir.Var(f"memory{at}", var.ty))
             arguments.append(var)
             new[var.__chandle__()] = parameters[-1]
         else:
-            parameters.append(Var(var.name, PrimType(_SCALAR)))
-            arguments.append(Cast(_SCALAR, var))
-            new[var.__chandle__()] = Cast(INDEX, parameters[-1])
+            parameters.append(tir.Var(var.name, tir.PrimType(_SCALAR)))
+            arguments.append(tir.Cast(_SCALAR, var))
+            new[var.__chandle__()] = tir.Cast(INDEX, parameters[-1])
 
-    def on_var(var: Var, _mutator: Any) -> Any:
+    def on_var(var: tir.Var, _mutator: Any) -> Any:
         return new.get(var.__chandle__(), var)
 
     def on_division(division: Any, _mutator: Any) -> Any:
-        return reinterpreted(structural_mutate(division, [(Var, on_var)]))
+        return reinterpreted(structural_mutate(division, [(tir.Var, on_var)]))
 
-    callbacks: Callbacks = [(FloorDiv, on_division), (FloorMod, on_division), (Var, on_var)]
+    callbacks: Callbacks = [
+        (tir.FloorDiv, on_division),
+        (tir.FloorMod, on_division),
+        (tir.Var, on_var),
+    ]
     body = structural_mutate(loops, callbacks)
-    function = PrimFunc(parameters, SeqStmt([*declared, body]) if declared else body)
+    function = PrimFunc(parameters, tir.Sequence([*declared, body]) if declared else body)
     convention = int(CallingConv.C_PACKED_FUNC)
     for key, value in (("calling_conv", convention), ("s_tir", True), ("op_pattern", OPAQUE)):
         function = function.with_attr(key, value)
-    variable = GlobalVar(name)
+    variable = tir.GlobalVar(name)
     functions[variable] = function
-    return Evaluate(Call(variable, arguments, ret_ty=function.ret_type))
+    return tir.Evaluation(tir.Call(variable, arguments, ret_ty=function.ret_type))

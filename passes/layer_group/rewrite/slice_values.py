@@ -8,9 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from tvm.ir import PrimType, Var
-from tvm.tirx import Bind, For, ForKind, IfThenElse, IntImm, Select, SeqStmt, floordiv, floormod
-
+from passes.ir import tir
 from passes.layer_group.planning.cut import CHANNELS, LETTERS, Cut
 from passes.layer_group.planning.spans import AxisPart
 
@@ -21,9 +19,9 @@ INT32_MAX = 2**31 - 1
 """The largest number that functions of layers can be given."""
 
 
-def number(value: int) -> IntImm:
+def number(value: int) -> tir.IntConstant:
     """Return a constant index."""
-    return IntImm(INDEX, value)
+    return tir.IntConstant(INDEX, value)
 
 
 class SliceValues:
@@ -43,15 +41,15 @@ class SliceValues:
                 self.index[letter] = number(0)
                 continue
             # There may be slices along an axis outside of this one.
-            at = rest if letter == cut.outermost else floormod(rest, number(count))
+            at = rest if letter == cut.outermost else tir.floormod(rest, number(count))
             self.index[letter] = self._bound(f"{letter}_slice", at)
-            rest = floordiv(rest, number(count))
+            rest = tir.floordiv(rest, number(count))
 
     def _bound(self, name: str, value: Any) -> Any:
-        if isinstance(value, (Var, IntImm)):
+        if isinstance(value, (tir.Var, tir.IntConstant)):
             return value
-        var = Var(name, PrimType(INDEX))
-        self.bindings.append(Bind(var, value))
+        var = tir.Var(name, tir.PrimType(INDEX))
+        self.bindings.append(tir.Binding(var, value))
         return var
 
     def begin(self, part: AxisPart) -> Any:
@@ -88,7 +86,7 @@ def piecewise(values: Sequence[int], index: Any) -> Any:
     pieces = _linear_pieces(values)
     expr = _linear(pieces[-1], index)
     for begin, piece in zip([piece[0] for piece in pieces[:0:-1]], pieces[-2::-1], strict=True):
-        expr = Select(index < number(begin), _linear(piece, index), expr)
+        expr = tir.Select(index < number(begin), _linear(piece, index), expr)
     return expr
 
 
@@ -131,7 +129,7 @@ def in_turns(
     if count == 1:
         work = sorted(work, key=stage_of)
     last = max(map(stage_of, work))
-    turn, turns = Var(name, PrimType(INDEX)), count + last
+    turn, turns = tir.Var(name, tir.PrimType(INDEX)), count + last
     statements = []
     for stage, together in groupby(work, stage_of):
         at = values(number(0) if count == 1 else turn - number(stage) if stage else turn)
@@ -142,16 +140,18 @@ def in_turns(
         statement = in_order([*at.bindings, *done])
         statements.append(where(conditions if count > 1 else [], statement))
     body = in_order(statements)
-    return body if count == 1 else For(turn, number(0), number(turns), ForKind.SERIAL, body)
+    return (
+        body if count == 1 else tir.Loop(turn, number(0), number(turns), tir.LoopKind.SERIAL, body)
+    )
 
 
 def where(conditions: Sequence[Any], statement: Any) -> Any:
     """Return a statement that runs where all conditions hold."""
     for condition in reversed(conditions):
-        statement = IfThenElse(condition, statement, None)
+        statement = tir.If(condition, statement, None)
     return statement
 
 
 def in_order(statements: Sequence[Any]) -> Any:
     """Return one statement that is all of these, one after the other."""
-    return SeqStmt(statements) if len(statements) > 1 else statements[0]
+    return tir.Sequence(statements) if len(statements) > 1 else statements[0]

@@ -6,13 +6,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from tvm import tirx
-from tvm.s_tir.transform import MergeSharedMemoryAllocations
-
-# TVM's own pass: `tvm_ext.use` puts another one in the place of the attribute.
-from tvm.tirx.transform import StorageRewrite
-
 from passes.ir import (
+    STOCK_MERGE,
+    STOCK_REWRITE,
     IRModule,
     PrimFunc,
     allocated_bits,
@@ -43,7 +39,7 @@ def stock_bytes(func: PrimFunc, scope: str, logger: logging.Logger) -> list[int]
     mod = IRModule({"main": apart})
     try:
         with without_instruments():
-            for stock in (StorageRewrite(), MergeSharedMemoryAllocations()):
+            for stock in (STOCK_REWRITE(), STOCK_MERGE()):
                 mod = stock(mod)
     except RuntimeError as error:
         logger.info("TVM's own passes fail: %s", error)
@@ -72,8 +68,8 @@ def _with_reductions_apart(func: PrimFunc) -> PrimFunc:
         for op in nodes_in(reduction.body, tir.Allocation, tir.Store):
             old = op.buffer
             if str(old.ty.storage_scope) == "shared":
-                new[old.__chandle__()] = tirx.decl_buffer(
-                    old.ty.shape, old.ty.dtype.dtype, old.name, scope="local", layout=None
+                new[old.__chandle__()] = tir.new_buffer(
+                    old.ty.shape, old.ty.dtype.dtype, old.name, scope="local"
                 )
     if not new:
         return func

@@ -10,11 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tvm.ir import IRModule
-from tvm.ir.transform import Sequential
-from tvm.target import Target
-
 from passes import layer_group
+from passes.ir import IRModule, Sequential, Target
 from passes.planning import Plan, Problem, solve
 from target_hw.memory import target_label
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target

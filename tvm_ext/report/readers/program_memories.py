@@ -6,11 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tvm.ir import IRModule
-from tvm.target import Target
-from tvm.tirx import PrimFunc
-
-from passes.ir import UPPER_BOUND, declared_bounds, first_line
+from passes.ir import UPPER_BOUND, IRModule, PrimFunc, Target, declared_bounds, first_line
 from passes.pass_errors import error_context
 from passes.prim_func import memory_of
 from passes.relax import functions_in_order

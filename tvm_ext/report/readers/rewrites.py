@@ -7,13 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-import tvm
-from tvm.ir import IRModule
-from tvm.ir.transform import Pass
-from tvm.tirx import PrimFunc
-
 from passes.addresses import has_tiles
-from passes.ir import allocated_bits, first_line, prim_funcs
+from passes.ir import (
+    STOCK_REWRITE,
+    IRModule,
+    Pass,
+    PrimFunc,
+    allocated_bits,
+    assert_structural_equal,
+    first_line,
+    prim_funcs,
+)
 from passes.storage_rewrite import StorageRewrite
 from tvm_ext.lowering import check_lowered
 from tvm_ext.report.memory_view import Fault
@@ -90,7 +94,7 @@ def compared(
 
 def _compare(name: str, func: PrimFunc, ours: Pass) -> FunctionComparison:
     mod, results, seconds = IRModule({name: func}), [], []
-    for each in (tvm.tirx.transform.StorageRewrite(), ours):
+    for each in (STOCK_REWRITE(), ours):
         try:
             results.append(each(mod))
         except Exception as error:  # a pass may raise anything
@@ -103,7 +107,7 @@ def _compare(name: str, func: PrimFunc, ours: Pass) -> FunctionComparison:
         seconds.append(perf_counter() - begin)
     difference = None
     try:
-        tvm.ir.assert_structural_equal(*results, map_free_vars=True)
+        assert_structural_equal(*results, map_free_vars=True)
     except ValueError as mismatch:
         difference = str(mismatch)
     before, by_stock, by_ours = map(allocations, (mod, *results))

@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tvm import s_tir, tirx
-from tvm.ir import IRModule
-from tvm.ir.transform import PassContext, Sequential
-from tvm.tirx import PrimFunc
-
-from passes.ir import printed
+from passes.ir import (
+    STOCK_MERGE,
+    STOCK_REWRITE,
+    IRModule,
+    PrimFunc,
+    Sequential,
+    printed,
+    with_options,
+)
 from passes.planning import Overflow, Plan, Problem, solve
 from passes.shared_memory import (
     SCOPES,
@@ -155,10 +158,9 @@ def _read(
 # ---------------------------------------------------------------------- by TVM's passes and by ours
 
 _APART = partial(StorageRewrite, shared_apart=True)
-_MERGE = s_tir.transform.MergeSharedMemoryAllocations
 _WAYS = {
-    "default": (tirx.transform.StorageRewrite, _MERGE, {}),
-    "merged": (tirx.transform.StorageRewrite, _MERGE, {"tirx.merge_static_smem": True}),
+    "default": (STOCK_REWRITE, STOCK_MERGE, {}),
+    "merged": (STOCK_REWRITE, STOCK_MERGE, {"tirx.merge_static_smem": True}),
     "ours": (_APART, partial(PlanSharedMemory, barriers="existing"), {}),
     "insert": (_APART, partial(PlanSharedMemory, barriers="insert"), {}),
 }
@@ -168,7 +170,7 @@ _WAYS = {
 def _taken(func: PrimFunc, way: str) -> int | None:
     """Return the bytes of the kernel that takes most; None where a pass fails."""
     rewrite, merge, config = _WAYS[way]
-    with PassContext(config=config):
+    with with_options(config):
         passes = Sequential([rewrite(), up_to_shared_memory(), merge()])
         try:
             planned_func = passes(IRModule({"main": func}))["main"]

@@ -13,17 +13,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import tvm_ffi
-from tvm import tirx
-from tvm.ir import IRModule, TensorLoad, Var
-from tvm.ir.expr import Call
-from tvm.tirx import BufferStore, PrimFunc, Stmt, is_buffer_var
-from tvm_ffi import structural_walk
-
 from passes.addresses import has_tiles, naive_bytes, tile_problems
 from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_workspace
 from passes.driver import above
-from passes.ir import LinearAccess, find_linear_access, first_line, target_of
+from passes.ir import (
+    PREORDER,
+    STOCK_REWRITE,
+    IRModule,
+    LinearAccess,
+    PrimFunc,
+    find_linear_access,
+    first_line,
+    structural_equal,
+    structural_walk,
+    target_of,
+    tir,
+)
 from passes.planning import Plan, Problem, Solver, compressed, solve
 from passes.prim_func import (
     AttachedProblem,
@@ -207,7 +212,7 @@ def _views(
         yield MemoryView(name, plans, axis, notes, rules=rules)
 
 
-def type_and_shape(buffer: Var) -> str:
+def type_and_shape(buffer: tir.Var) -> str:
     """Write the type of a buffer's or tensor's elements, and its shape: ``float32 1×64×56``."""
     shape = getattr(buffer.ty.shape, "values", buffer.ty.shape)
     return f"{buffer.ty.dtype.dtype} {'×'.join(map(formula, shape))}".rstrip()
@@ -228,18 +233,18 @@ def _lines_of_buffers(
             for lines in kinds:
                 lines[entry.root].update(here)
 
-    def enter(statement: Stmt) -> None:
+    def enter(statement: tir.Statement) -> None:
         nonlocal here
         here = lines_of.get(statement.__chandle__(), here)
-        if isinstance(statement, BufferStore):
+        if isinstance(statement, tir.Store):
             touch(statement.buffer, writes)
 
-    def call(expression: Call) -> None:
-        for argument in filter(is_buffer_var, expression.args):
+    def call(expression: tir.Call) -> None:
+        for argument in filter(tir.is_buffer, expression.args):
             touch(argument, reads, writes)  # What the callee does with it is not known.
 
-    load = (TensorLoad, lambda expression: touch(expression.source, reads))
-    structural_walk(func.body, ((Stmt, enter), load, (Call, call)), order="pre")
+    load = (tir.Load, lambda expression: touch(expression.source, reads))
+    structural_walk(func.body, ((tir.Statement, enter), load, (tir.Call, call)), PREORDER)
     return reads, writes
 
 
@@ -253,13 +258,13 @@ def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
     Raises ValueError when the stock pass fails, or our mirror makes other IR.
     """
     try:
-        stock = tirx.transform.StorageRewrite()(IRModule({name: func}))[name]
+        stock = STOCK_REWRITE()(IRModule({name: func}))[name]
     except Exception as error:  # whatever an internal check of the stock pass raises
         raise ValueError(
             f"function {name!r}: TVM's StorageRewrite fails: {first_line(error)}"
         ) from error
     ours = storage_rewrite(func)
-    if not tvm_ffi.structural_equal(stock, ours, map_free_vars=True):
+    if not structural_equal(stock, ours, map_free_vars=True):
         raise ValueError(
             f"function {name!r}: the plan of TVM's StorageRewrite cannot be read off its result"
         )

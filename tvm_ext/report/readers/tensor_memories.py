@@ -8,13 +8,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm import DataType, relax
-from tvm.ir import IRModule
-from tvm.target import Target
-from tvm.tirx import Mul, Var
-
 from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots, served_memory, stock_pass
-from passes.ir import UPPER_BOUND, declared_bounds, nodes_in, printed
+from passes.ir import (
+    UPPER_BOUND,
+    IRModule,
+    Target,
+    declared_bounds,
+    new_dtype,
+    nodes_in,
+    printed,
+    tir,
+)
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.order import FunctionOrder
@@ -29,6 +33,7 @@ from passes.relax import (
     on_one_path,
     place_of,
     product,
+    rx,
 )
 from tvm_ext.lowering import Reordered, capture_relax, lowered_for
 from tvm_ext.named_planners import STOCK
@@ -64,7 +69,7 @@ class ReadNetwork:
 
     functions: tuple[FunctionPlan, ...]  # In alphabetical order
     options: GMEMOptions  # By which they were read
-    stock: Mapping[str, relax.Function]  # The results of `StaticPlanBlockMemory`, if asked for
+    stock: Mapping[str, rx.Function]  # The results of `StaticPlanBlockMemory`, if asked for
     orders: Mapping[str, FunctionOrder]  # The orders of operators, where others were looked for
 
 
@@ -81,7 +86,7 @@ def read_network(
     for variable, func in functions_in_order(lowered) if ask.upper_bounds else ():
         bounds = {**ask.upper_bounds, **declared_bounds(func)}
         lowered[variable] = func.with_attr(UPPER_BOUND, bounds)
-    stock: dict[str, relax.Function] = {}
+    stock: dict[str, rx.Function] = {}
     if ask.stock:
         planned_mod = lowered_for(target, lambda: stock_pass()(lowered))
         stock = {str(v.name_hint): func for v, func in functions_in_order(planned_mod)}
@@ -174,7 +179,7 @@ def _views(
 
 
 def _placements(
-    found: FunctionPlan, group: TensorGroup, unit: str, ask: Ask, stock: relax.Function | None
+    found: FunctionPlan, group: TensorGroup, unit: str, ask: Ask, stock: rx.Function | None
 ) -> Iterator[PlannedProblem]:
     problem = group.problem
     if unit:
@@ -231,7 +236,7 @@ def _with_results(function: FunctionPlan, view: MemoryView, fused: str) -> str:
 
 
 def static_plan_pieces(
-    found: FunctionPlan, group: TensorGroup, stock: relax.Function
+    found: FunctionPlan, group: TensorGroup, stock: rx.Function
 ) -> list[StockAllocation]:
     """Read off the storages that `StaticPlanBlockMemory` has made for a group, in program order.
 
@@ -243,12 +248,12 @@ def static_plan_pieces(
     pieces: dict[object, StockAllocation] = {}
     for binding in bindings_of(stock.body):
         call, handle = binding.value, binding.var.__chandle__()
-        operator = operator_name(call.op) if isinstance(call, relax.Call) else None
+        operator = operator_name(call.op) if isinstance(call, rx.Call) else None
         if operator == ALLOC_PLANNED_STORAGE:
-            size = read.of(call.args[0].values, DataType("uint8"))
+            size = read.of(call.args[0].values, new_dtype("uint8"))
             pieces[handle] = size.count if unit_of(size) == own_unit else 0, {}
         name = memory.buffer_of.get(handle)
-        if name not in sizes or not isinstance(call, relax.Call):
+        if name not in sizes or not isinstance(call, rx.Call):
             continue
         key = call.args[0].__chandle__() if operator == ALLOC_PLANNED_TENSOR else name
         pieces.setdefault(key, (sizes[name], {}))[1][name] = 0
@@ -260,9 +265,9 @@ def unit_of(size: Size) -> str:
     return unit_text(product(size.factors) if size.factors else None)
 
 
-def unit_in(func: relax.Function, text: str, unit: Any) -> str:
+def unit_in(func: rx.Function, text: str, unit: Any) -> str:
     """Write a unit with the inputs and axes that give its dimensions: ``batch (axis 0 of x)``."""
-    names = dict.fromkeys(str(variable.name) for variable in nodes_in(unit, Var))
+    names = dict.fromkeys(str(variable.name) for variable in nodes_in(unit, tir.Var))
     places = [place_of(func, name) for name in names]
     return places[0] if [text] == [*names] else f"{text}, of {' and '.join(places)}"
 
@@ -271,7 +276,7 @@ def unit_text(unit: Any) -> str:
     """Write a product of symbolic dimensions, factors in alphabetical order; empty for None."""
 
     def factors(part: Any) -> list[Any]:
-        return factors(part.a) + factors(part.b) if isinstance(part, Mul) else [part]
+        return factors(part.a) + factors(part.b) if isinstance(part, tir.Mul) else [part]
 
     return "" if unit is None else formula(product(sorted(factors(unit), key=str)))
 
