@@ -119,6 +119,7 @@ GROUP = {"layers": ["no_such:layer"]}
         ({**GROUP, "slices": {"h": 0}}, "'h' must be a whole number, got 0"),
         ({**GROUP, "part_bytes": "1"}, "'part_bytes' must be a whole number, got '1'"),
         ({**GROUP, "halo": "drop"}, "'halo' must be one of"),
+        ({**GROUP, "share": []}, "'share' must be one of"),
         ({**GROUP, "slices": {"h": 3}, "cores": 2}, "cores cannot have equally many slices"),
         (GROUP, "'main' has no layer 'no_such:layer'"),
     ],

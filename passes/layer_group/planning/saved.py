@@ -105,7 +105,7 @@ def _read_group(data: Any, where: str) -> SavedGroup:
             raise ValueError(f"{where}: {name!r} must be a whole number, got {value!r}")
     halo, share = data.get("halo", "recompute"), data.get("share", "slices")
     for name, value, known in (("halo", halo, _HALOS), ("share", share, _SHARES)):
-        if value not in known:
+        if value not in [*known]:
             raise ValueError(f"{where}: {name!r} must be one of {[*known]}, got {value!r}")
     how = {"part_bytes": data.get("part_bytes", 0), "cores": data.get("cores", 1)}
     try:
@@ -185,15 +185,20 @@ def _planned(
         raise ValueError(f"{saved.where}: the chip has {chip.cores} cores, not {cut.cores}")
     if not can_be_cut(group, cut, chip):
         most = {x.name: chip.lanes.most_slices(index, x) for x in group.layers}
-        tight = min(
+        tight = [
             (least, name, letter)
             for name, of in most.items()
             for letter, least in of.items()
             if cut.counts[letter] > least
-        )
+        ]
+        if not tight:
+            raise ValueError(
+                f"{saved.where}: {cut} would part entries of the batch that lie in the same bytes"
+            )
+        least, name, letter = min(tight)
         raise ValueError(
-            f"{saved.where}: layer {tight[1]!r} has {tight[0]} slices along {tight[2]!r} at most, "
-            f"not {cut.counts[tight[2]]}"
+            f"{saved.where}: layer {name!r} has {least} slices along {letter!r} at most, not "
+            f"{cut.counts[letter]}"
         )
     planned = plan_group(group, cut, chip)
     if planned is None:

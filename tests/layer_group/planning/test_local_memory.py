@@ -16,6 +16,7 @@ from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.local_memory import lane_bytes, of_time_steps
 from passes.layer_group.planning.network import Kind, Layer, Network, NetworkIndex, Tensor
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup, place, plan_group
+from passes.layer_group.planning.saved import SavedGroup, plan_saved
 from passes.layer_group.planning.slicing import slice_group
 from passes.layer_group.planning.time_steps import rebalance, time_steps
 from passes.planning import check, solve, verify
@@ -184,6 +185,13 @@ def test_results_of_which_one_has_too_few_entries_of_the_batch_are_not_cut():
     pipes = Machine((Pipe("GDMA", "bytes", 64, 100), Pipe("TIU", "multiply-adds", 512, 20)))
     assert plan_group(group, Cut.of(n=2), Chip(memory, pipes)) is not None
     assert plan_group(group, Cut.of(n=2), Chip(packed, pipes)) is None
+    # Two slices of three entries would take four of them apart that lie in the same bytes.
+    x, y = (Tensor(name, (12, 4, 4, 4), 8, "nchw") for name in "xy")
+    relu = Layer("relu:y", "relu", ("x",), "y", (maps_of(same, y.shape, x.shape),))
+    index = NetworkIndex(Network((x, y), (relu,), ("y",)))
+    saved = SavedGroup("group 0", ("relu:y",), Cut.of(n=2))
+    with pytest.raises(ValueError, match="group 0: 2 of the batch would part entries"):
+        plan_saved(index, Chip(packed, pipes), [saved])
 
 
 @pytest.mark.parametrize("name", ["lanes", "eu_bytes"])

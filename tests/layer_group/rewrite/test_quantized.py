@@ -148,7 +148,7 @@ def test_a_quantised_network_is_one_group_on_each_chip(chip, network):
     np.testing.assert_array_equal(run(new, args)[0], expected)
 
 
-@pytest.mark.parametrize("form", ["arena", "address"])
+@pytest.mark.parametrize("form", ["arena", pytest.param("address", marks=pytest.mark.slow)])
 def test_sums_in_slices_are_scaled_where_they_lie(form, network):
     mod, args, expected = network
     (block,) = read_networks(mod)
