@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain words in the docstrings of the packages: how they begin, and words that they avoid."""
+"""Plain words in the packages: how docstrings and comments begin, and words that they avoid."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +15,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 QUESTIONS = re.compile(r"(What|Which|How|Whether|Why|When|Where|Who)\b")
+IN_COMMENTS = re.compile(r"# (What|Which|How|Why|Who)\b")
+"""A comment may say whether a field holds, and where or when a rule does."""
 BANNED = re.compile(r"\b(behind|told|(?<!there )is none|of which|(is|are|be) let be)\b")
 
 
-def _texts(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
     """Yield the line and text of each docstring, and whether it is that of an attribute."""
     for node in ast.walk(tree):
         body = node.body if isinstance(getattr(node, "body", None), list) else []
@@ -27,33 +31,40 @@ def _texts(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
                 yield each.lineno, value.value, at > 0 or "property" in decorators
 
 
-def complaints(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the line and the fault of each docstring; an attribute may say whether it holds."""
-    for line, text, is_attribute in _texts(tree):
+def complaints(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the fault of each docstring and comment of a file."""
+    for line, text, is_attribute in _docstrings(ast.parse(source)):
         begin = QUESTIONS.match(text)
         if begin and not (begin[0] == "Whether" and is_attribute):
             yield line, f"begins with {begin[0]!r}: write a noun phrase or an imperative"
         for found in BANNED.finditer(" ".join(text.split())):
             yield line, f"says {found[0]!r}"
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if begin := IN_COMMENTS.match(token.string):
+                yield token.start[0], f"a comment begins with {begin[1]!r}"
+            for found in re.finditer(r"\b(behind|told)\b", token.string):
+                yield token.start[0], f"a comment says {found[0]!r}"
 
 
 @pytest.mark.parametrize("package", ["passes", "target_hw", "tvm_ext"])
-def test_docstrings_are_in_plain_words(package):
+def test_docstrings_and_comments_are_in_plain_words(package):
     faults = [
         f"{path.relative_to(ROOT)}:{line} {fault}"
         for path in sorted((ROOT / package).rglob("*.py"))
-        for line, fault in complaints(ast.parse(path.read_text(encoding="utf-8")))
+        for line, fault in complaints(path.read_text(encoding="utf-8"))
     ]
     assert not faults, "\n".join(faults)
 
 
 TEXT = '''"""What."""
-def f():
+def f():  # Where it is, "# What" is a text.
     """Whether it
     is none; there is none."""
-B = 1
-"""Whether it is behind."""'''
+B = 1  # How many
+"""Whether it is behind."""
+# We were told.'''
 
 
-def test_faults_of_docstrings_are_found():
-    assert [line for line, _ in complaints(ast.parse(TEXT))] == [1, 6, 3, 3]
+def test_faults_of_docstrings_and_comments_are_found():
+    assert [line for line, _ in complaints(TEXT)] == [1, 6, 3, 3, 5, 7]

@@ -265,7 +265,7 @@ def plan_cost(
     placed = []
     for problem in kernel.problems:
         planned, plan = plans[_key(problem)]
-        # What is planned on the chip may have lost slots; in the workspace it has lost its loops.
+        # Buffers on the chip may have lost slots; those in the workspace have lost their loops.
         placed.append((problem if problem.memory.name == WORKSPACE else planned, plan))
     return simulate(kernel.program, placed, machine)
 

@@ -64,7 +64,7 @@ class MemoryAccess:
     writes: bool
     # The index of its first element, which may be a vector; None where any may be accessed.
     index: Any
-    extent: Any  # How many elements it accesses from there on; None for one
+    extent: Any  # Number of elements that it accesses from there on; None for one
     dtype: Any  # The type of one element
     around: Enclosures
     is_whole: bool  # Whether a write is of all elements that it names
@@ -97,7 +97,7 @@ class FunctionAccesses:
     """All accesses of a function's statements to its allocations."""
 
     of: tuple[AllocationAccesses, ...]  # By index in `LinearAccess.allocs`
-    # What variables are bound to, and in which enclosures, by the handle of the variable.
+    # Values of bound variables, with their enclosures, by the variable's handle.
     values: dict[int, Any]
     bound_in: dict[int, Enclosures]
     jumps: set[int]  # The numbers of the enclosures in which control may leave a statement
@@ -242,7 +242,7 @@ class _AccessWalk(NodeVisitor):
     def _visit_let(self, op: tir.Let) -> None:
         self._bind(op)
         value, body = parts_of(op)
-        # What its variable is given to is not followed.
+        # Uses of its variable are not followed.
         outer, self._keeps = self._keeps, True
         self._visit(value)
         self._keeps = outer

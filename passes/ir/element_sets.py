@@ -221,7 +221,7 @@ class ElementProofs(WideNumbers):
             return next(filter(None, rotated), None)
         divisor = number(min(divisors))
         inside = Free(self.fresh("inside", divisor), divisor)
-        # What is left of the count is no part of the set.
+        # The rest of the count is no part of the set.
         quotient = number(count.value // divisor.value)
         outside = Free(self.fresh("outside", quotient), quotient)
         value = outside.variable * divisor + inside.variable

@@ -60,8 +60,8 @@ class BufferEntry(NamedTuple):
 
     root: int  # Index of the allocation whose memory it names; -1 for memory from outside
     var: tir.Var  # The buffer with which the memory was declared
-    level: int  # How many statements with a body enclose the allocation
-    refusal: str = ""  # Why no load or store by this name is taken, if it is not
+    level: int  # Number of statements with a body around the allocation
+    refusal: str = ""  # The reason for which no load or store by this name is taken, if it is not
 
     @property
     def dtype(self) -> tir.PrimType:
@@ -83,7 +83,7 @@ class LinearAccess:
     allocs: list[AllocEntry] = field(default_factory=list)
     alloc_stmts: list[tir.Allocation] = field(default_factory=list)
     alloc_keys: list[int] = field(default_factory=list)
-    # What each buffer variable stands for, by the handle of the variable.
+    # The buffer that each variable stands for, by the variable's handle.
     buffers: dict[int, BufferEntry] = field(default_factory=dict)
     # Allocations whose address is taken, by an opaque use or by `address_of`.
     escaped: set[int] = field(default_factory=set)
@@ -164,7 +164,7 @@ class LinearAccessPatternFinder(NodeVisitor):
         self.found = found = LinearAccess(func.body)
         self._accesses, self._buffers = found.accesses, found.buffers
         self._loads_and_calls = node_finder(tir.Load, tir.Call, tir.Let)
-        # What has been touched so far in each open scope, outermost first.
+        # Buffers touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
         self._store: tir.Store | None = None
         self._in_thread_env = False

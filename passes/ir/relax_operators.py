@@ -18,7 +18,7 @@ CALL_TIR_DYN = "relax.vm.call_tir_dyn"
 ALLOC_TENSOR = "relax.builtin.alloc_tensor"  # Makes a tensor whose memory is not planned
 ALLOC_PLANNED_STORAGE = "relax.memory.alloc_storage"
 ALLOC_PLANNED_TENSOR = "relax.memory.alloc_tensor"
-# What the virtual machine runs for the two.
+# The functions that the virtual machine runs for the two.
 ALLOC_STORAGE_AT_RUN_TIME = "relax.vm.alloc_storage"
 ALLOC_TENSOR_AT_RUN_TIME = "relax.vm.alloc_tensor"
 
@@ -83,7 +83,7 @@ CALLEES: Mapping[str, Callee] = {
     "relax.call_dps_packed": Callee.HIGH_LEVEL,
     # Packed functions.
     "vm.builtin.reshape": Callee.ALIASES,
-    # What `LegalizeOps` makes of `R.print` and `R.assert_op`.
+    # The operators that `LegalizeOps` makes of `R.print` and `R.assert_op`.
     # The machine's own, which copy, or read and write what they are given (``builtin.cc``,
     # ``lm_support.cc`` and ``rnn_state.cc`` of its runtime).
     "vm.builtin.copy": Callee.ALIASES,
@@ -100,7 +100,7 @@ CALLEES: Mapping[str, Callee] = {
             "apply_softmax_with_temperature",
         )
     },
-    # What workers of one model send to each other is sent in the order of the device's kernels.
+    # Workers of one model send to each other in the order of the device's kernels.
     **{
         f"runtime.disco.{name}": Callee.READS
         for name in (

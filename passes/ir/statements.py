@@ -18,7 +18,7 @@ from passes.ir.operators import is_if_then_else
 from passes.ir.structural import nodes_in_statement, outermost_nodes
 
 _CONSTANTS = frozenset({tir.IntConstant, tir.FloatConstant, tir.StringConstant, NoneType})
-_IN_NUMBERS = (tir.Load, tir.Call, tir.Let, tir.Select)  # What a number may be made of
+_IN_NUMBERS = (tir.Load, tir.Call, tir.Let, tir.Select)  # The nodes that a number may be made of
 _CHOICES = frozenset({tir.Call, tir.Select})  # The classes of what `is_choice` may tell
 
 _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
@@ -99,7 +99,7 @@ def is_choice(op: Any) -> bool:
 
 def post_order(nodes: Sequence[Any]) -> Iterator[Any]:
     """Yield nodes, each after its children."""
-    # What there is to do, the first at the end; without recursion, as conditions nest deep.
+    # Work to do, the first at the end; without recursion, as conditions nest deep.
     waiting = [(node, False) for node in reversed(nodes)]
     while waiting:
         node, is_done = waiting.pop()

@@ -40,7 +40,7 @@ class AllocEntry(NamedTuple):
 
     name: str  # The buffer's name, for messages
     scope: StorageScope  # Where it lives
-    element: ElementType  # What it holds
+    element: ElementType  # The type of its elements
     is_symbolic: bool  # Whether an extent is not constant
     const_nbits: int  # Its size in bits; 0 when that is not known before the program runs
     # Rank of the allocation's shape; only flat (rank 1) memory is shared.
@@ -68,7 +68,7 @@ class StmtEntry:
     """
 
     key: int  # Tells statements apart: the entries of one statement have one key
-    kind: StmtKind  # What the planner makes of it
+    kind: StmtKind  # Its role for the planner
     touched: list[int]  # Allocations that it reads or writes, by index, in order, with repeats
     # The accesses inside it, as a half-open range of the list of all accesses; of a statement with
     # a body, the first entry has them.

@@ -18,7 +18,7 @@ from passes.ir.modules import IRModule, Target
 from passes.ir.structural import nodes_in
 from passes.ir.tir import PrimFunc
 
-_REPLACED = ("bfloat", "float8")  # How the names of types begin that TVM may replace
+_REPLACED = ("bfloat", "float8")  # Beginnings of the names of types that TVM may replace
 
 _NOT_BUILT_BY_TVM = "ext_dev"
 """Targets that TVM generates no code for: who does takes a function as it is."""

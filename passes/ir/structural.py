@@ -34,7 +34,7 @@ _SKIP = int(WalkResult.SKIP)
 _NONE = tvm_ffi.convert([])  # The callbacks of a kind that a walk does not have
 
 Root = TypeVar("Root")
-Callbacks = list[tuple[Any, Callable[..., Any]]]  # What to do with nodes, by their class
+Callbacks = list[tuple[Any, Callable[..., Any]]]  # By the class of nodes
 
 
 @cache

@@ -36,7 +36,7 @@ BitwiseNot, LShift, RShift = prim.BitwiseNot, prim.LShift, prim.RShift
 floordiv, floormod, truncdiv = tirx.floordiv, tirx.floormod, tirx.truncdiv
 indexdiv, indexmod, least, most = tirx.indexdiv, tirx.indexmod, tirx.min, tirx.max
 
-# What TVM finds out about arithmetic
+# TVM's analyses of arithmetic
 Analyzer, detect_linear_equation = sym.Analyzer, sym.detect_linear_equation
 expr_deep_equal, undefined_vars = prim.expr_deep_equal, tirx.analysis.undefined_vars
 

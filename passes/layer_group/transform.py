@@ -73,8 +73,8 @@ class LayerGroupOptions:
 class PlannedBlock:
     """One block of a Relax function with its groups."""
 
-    block: BlockNetwork  # What was read
-    groups: LayerGroups  # What was decided
+    block: BlockNetwork  # The network of the block
+    groups: LayerGroups  # The groups that were chosen
     calls: tuple[GroupCall, ...]  # The kernel of each group, and what it computes
 
 

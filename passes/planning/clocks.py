@@ -66,7 +66,7 @@ def concurrent_lives(
     if not names:
         return {}, ()
     weights = [1 if sizes is None else int(sizes[name]) for name in names]
-    # What comes before, or at, on all clocks has a sum of positions that is no greater.
+    # A time before, or at, another on all clocks has a sum of positions that is no greater.
     begun, ended = _fullest(begins, ends, weights)
     keys = [*zip(~begun, begins.sum(axis=1), strict=True)]
     keys += zip(~ended, ends.sum(axis=1), strict=True)

@@ -170,14 +170,14 @@ def live_at_the_peak(problem: Problem, places: Places | None = None) -> Iterator
         yield f"as much is live at {others}: to need less, each has to hold less"
 
 
-# What would help
+# Changes that would help
 
 
 @dataclass(frozen=True)
 class Remedy:
     """A change under which a problem fits."""
 
-    text: str  # What to have
+    text: str  # The change to make
     problem: Problem  # With the change
     plan: Plan  # Verified, and within the capacity
 

@@ -35,7 +35,7 @@ class InPlacePair:
 
     source: Buffer
     destination: Buffer
-    cost: int  # What that costs: zero for most pairs
+    cost: int  # Its cost: zero for most pairs
 
     @property
     def names(self) -> tuple[str, str]:

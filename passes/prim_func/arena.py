@@ -61,7 +61,7 @@ class Arena:
     # Its buffers, with the offset of each slot in bytes.
     members: tuple[tuple[AllocationUses, tuple[int, ...]], ...]
     alignment: int = DEFAULT_ALIGNMENT  # Bytes; at least the default is written
-    # What it is an array of. With the type of all its members, code generators cast no pointers.
+    # The type of its elements. With the type of all its members, code generators cast no pointers.
     dtype: Any = _BYTES
     # Whether its members are buffers on addresses of their own, and their indices stay.
     keeps_indices: bool = False
@@ -144,7 +144,7 @@ class _ArenaRewriter:
     def __init__(self, arenas: Sequence[Arena]) -> None:
         self._attached = AttachedAllocations()
         self._views: dict[int, View] = {}  # By the handle of the old name
-        # What stands where a member was allocated, by its handle.
+        # The statement in the place of a member's allocation, by the member's handle.
         self._made: dict[int, list[tir.Statement]] = {}
         self._renamed: dict[int, tir.Var] = {}  # Buffers at addresses of their own, by handles
         for arena in arenas:

@@ -40,7 +40,7 @@ class View:
     arena: tir.Var
     size: int  # Bytes of the arena
     offset: int  # Bytes
-    # What is added to it when the program runs, in elements, by the bits of an element.
+    # The offset added to it when the program runs, in elements, by the bits of an element.
     read: Mapping[int, tir.Var]
 
     def moved(self, index: Any, element: Any) -> Any:
@@ -87,7 +87,7 @@ class OffsetTable:
             (max(count, 1),), self._dtype, "offsets", layout="default", scope="local"
         )
         self._known: dict[tuple[int | None, int, tuple[int, ...]], tir.Var] = {}
-        # What reads each part, with the loop in whose body it stands; None where the array is made.
+        # The reader of each part, with the loop whose body has it; None where the array is made.
         self.reads: list[tuple[tir.Loop | None, tir.Binding]] = []
 
     @property

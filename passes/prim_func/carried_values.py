@@ -43,7 +43,7 @@ _MOST_SETS = 64
 
 _PARALLEL_LOOP = int(tir.LoopKind.PARALLEL)
 _LOOPS = (tir.Loop, tir.While)
-_BODY_OF_FOR = 3  # Which part of it that is
+_BODY_OF_FOR = 3  # The index of its body among its parts
 
 
 def carrying_loops(
@@ -117,7 +117,7 @@ class _Rounds:
         self._accesses, around = of.accesses, of.made[0]
         self._loop, self._depth = around[depth], depth + 1
         self._is_shared = access.allocs[index].scope.is_shared_by_threads
-        # What is bound before the round is one value.
+        # A variable bound before the round is one value.
         self._proofs = ElementProofs(
             found.values, lambda key: self._loop not in found.bound_in[key]
         )
@@ -164,7 +164,7 @@ class _Rounds:
                     written += self._stored(access)
         return True
 
-    # What is written for certain
+    # Elements that are written for certain
 
     def _stored(self, access: MemoryAccess) -> list[ElementSet]:
         found = self._elements(access)
@@ -204,7 +204,7 @@ class _Rounds:
                 inner = [replace(each, when=(*each.when, *when)) for each in inner]
             sets += inner
         if len(arms) == 2:
-            # What both branches write is written, whatever the condition is.
+            # Elements that both branches write are written, whatever the condition is.
             sets += [*self._in_both(*arms), *self._in_both(*arms[::-1])]
         self._sets[key] = sets[-_MOST_SETS:]
         return self._sets[key]
@@ -226,14 +226,14 @@ class _Rounds:
         length = extent if beyond is None else beyond - first
         count = self._proofs.analyzer.simplify(tir.floordiv(length + (step - 1), number(step)))
         found = []
-        # What is in memory, and decides whether there is a store, may be different in each round.
+        # A value in memory that decides whether there is a store may be different in each round.
         for each in filter(self._proofs.is_known, sets):
             round_ = self._proofs.fresh(op.loop_var.name, count)
             new = each.substituted(variable, first + round_ * number(step))
             found.append(replace(new, free=(*new.free, Free(round_, count))))
         return found
 
-    # What is read
+    # Elements that are read
 
     def _are_written(
         self, inside: Sequence[MemoryAccess], depth: int, written: Sequence[ElementSet]

@@ -32,9 +32,7 @@ class _Reached(NamedTuple):
 
     elements: np.ndarray
     rounds: np.ndarray  # Those of the loops around both accesses, numbered in their order
-    free: Mapping[
-        tir.Var, Any
-    ]  # What is to be added to all elements: variables, each by its factor
+    free: Mapping[tir.Var, Any]  # The offset of all elements: variables, each by its factor
 
 
 def comes_first_in_rounds(

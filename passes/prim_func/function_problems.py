@@ -18,7 +18,7 @@ class AllocationNote:
     # The buffer's name, and the storage scope that it is in.
     name: str
     scope: str
-    text: str  # Why the buffer is not planned, or not as it asks
+    text: str  # The reason for which the buffer is not planned, or not as it asks
     is_used: bool = True  # Whether the function uses it
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class AttachedProblem:
     """A problem, and where its memory belongs in the IR."""
 
     problem: Problem  # Its positions are indices of ``access.sequence``
-    # What each buffer of the problem stands for, in the problem's order.
+    # The allocation of each buffer of the problem, in the problem's order.
     allocations: Mapping[str, AllocationUses]
     # The handle of the statement that owns the memory; None for the whole function.
     owner: int | None
@@ -55,7 +55,7 @@ class FunctionProblems:
     remarks: tuple[AllocationNote, ...]
     bounds: tuple[Bound, ...]  # The bounds of variables that the planned sizes assume
     access: LinearAccess  # The function, as it was read, and which statement touches what
-    uses: Sequence[AllocationUses]  # What is known of the memory of its allocations, by index
+    uses: Sequence[AllocationUses]  # The uses of its allocations' memory, by index
 
 
 def pairs_that_take_turns(

@@ -71,7 +71,7 @@ class ProblemOptions:
     # Whether the chip has arithmetic for every type in the function, so that all are stored as
     # declared. Functions bound to an ``ext_dev``, which TVM does not build, are taken so too.
     is_native: bool = False
-    # What is known of the functions that call this one.
+    # Facts of the functions that call this one.
     callers: Callers = field(default_factory=Callers)
     # Capacities that the function's target says of its own, which leave open what there is besides.
     limits: MemoryHierarchy = field(default_factory=MemoryHierarchy)
@@ -180,7 +180,7 @@ class _ProblemReader:
     def _scope(self, uses: AllocationUses) -> str:
         return str(self._access.allocs[uses.index].scope)
 
-    # What is left alone
+    # Buffers that are left alone
 
     def _reason_to_leave(self, uses: AllocationUses) -> str | None:
         """Say why an allocation keeps memory of its own, if it does."""
@@ -259,7 +259,7 @@ class _ProblemReader:
             return 1
         return -(-stored_bits(dtype, self._target) // int(dtype.bits))
 
-    # What is planned
+    # Buffers that are planned
 
     def _buffer(self, name: str, uses: AllocationUses) -> Buffer:
         size, _ = self._sizes[uses.index] or (0, ())

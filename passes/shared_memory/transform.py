@@ -73,7 +73,7 @@ Barriers = Literal["existing", "insert"]
 class SharedMemoryPlan:
     """Offsets of the buffers of one kernel in one storage scope."""
 
-    memory: KernelMemory  # What was read off the function
+    memory: KernelMemory  # The function's shared memory
     kernel: ThreadBlock  # Its part that was planned
     problem: Problem  # Its positions are the kernel's epochs
     plan: Plan  # Verified, and within the capacity

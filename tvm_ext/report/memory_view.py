@@ -147,7 +147,7 @@ class MemoryView:
     plans: tuple[PlannedProblem, ...]  # At least one. All have the same buffers.
     axis: Axis | None = None  # The function's text, where it has one
     notes: Mapping[str, BufferNote] = field(default_factory=dict)  # By the name of the buffer
-    # What the memory holds, if not all buffers of its scope: tensors of fused operators
+    # The contents of the memory, if not all buffers of its scope: tensors of fused operators
     holds: str = ""
     rules: str = ""  # For messages: the rules of the target that the lower bound rests on
     form: str = ""  # Of a network: in which form the device takes a plan, and why

@@ -57,7 +57,7 @@ class Panel(NamedTuple):
 
     title: str
     placed: PlannedProblem
-    labels: Mapping[str, str]  # What to call a buffer, by its name
+    labels: Mapping[str, str]  # The label of a buffer, by its name
 
 
 def picture_of(title: str, memories: Sequence[MemoryView]) -> Figure:

@@ -26,7 +26,7 @@ UNKNOWN_TRIPS = 2
 
 _MOST_TRIPS = 1 << 31  # Extents that may reach this limit are treated as unknown.
 _PIPE = "pipe"
-_OF_LOAD, _OF_STORE = 1, 2  # Which argument is the index of a load, and of a store, under a mask
+_OF_LOAD, _OF_STORE = 1, 2  # The argument that is the index of a load, and of a store, under a mask
 _READS, _WRITES = 1, 2  # The bits of what a pointer is for
 
 Inside = Sequence[Any]
@@ -67,7 +67,7 @@ class _Finder(NodeVisitor):
         self._access = found.access
         self._bounds = list(found.bounds)  # Of the variables that are known by now
         self._pipe: str | None = None  # The named pipe around
-        self._nodes: list[Node] = []  # What the statements that are read are made of, so far
+        self._nodes: list[Node] = []  # Nodes of the statements read so far
         self._loops: list[tir.Loop | tir.While] = []  # The loops around
         self._conditions = 0  # The branches around
         self._behind: dict[int, set[int]] = {}  # The variables that a bound variable depends on

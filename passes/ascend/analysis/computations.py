@@ -48,11 +48,11 @@ class Computation:
     # reads them is not in `reads`.
     reads: tuple[Memory, ...]
     writes: tuple[Memory, ...]
-    elements: int  # How many elements all of its stores write
+    elements: int  # Number of elements that all of its stores write
     moved_bits: int = 0  # Bits of those elements
     # Of the widest element that its stores or calls read or write; conditions do not count
     element_bits: int = 8
-    pipe: str | None = None  # What the program says that it runs on
+    pipe: str | None = None  # The pipe that the program names, if it does
     stores: tuple[tir.Store, ...] = ()
     is_unconditional: bool = True  # Whether it runs each time that control comes by
     is_plain: bool = False  # Whether it consists of stores of single elements, without a loop

@@ -22,7 +22,7 @@ _FROM_L1 = (*_CUBE_OPERANDS, "local.FP")
 _NOTHING = ""
 
 _ROUTES = (
-    # What an instruction reads some of, what it writes one of, and its pipe. A product that reads
+    # The scopes that it reads from, those that it writes to, and its pipe. A product that reads
     # L1 itself is an instruction that loads L0A and L0B on its way.
     ((*_CUBE_OPERANDS, _L1, _NOTHING), (_L0C,), "M"),
     ((_GM,), (_UB, _L1, _L0C, *_FROM_L1), FILLS_FROM_GLOBAL),
@@ -137,7 +137,7 @@ def may_write_over(store: tir.Store, source: Any, restrict: bool = False) -> boo
             return False
         if not inner:
             return bool(sources)
-        # What a later instruction reads must not be overwritten by an earlier one.
+        # An instruction must not overwrite operands of a later one.
         if sources or len(inner) > 1:
             return False
         (node,) = inner

@@ -45,9 +45,9 @@ class CoreKernel:
     """A function for one core: its problems, and its statements on their pipes."""
 
     func: PrimFunc  # As it was given
-    memory: MemoryHierarchy  # What memory the core has
+    memory: MemoryHierarchy  # The memories of the core
     found: FunctionProblems  # The problems, with penalties of the levels
-    pipelines: Pipelines  # What runs where
+    pipelines: Pipelines  # The pipe of each statement
     restrict_inplace_as_isa: bool = False  # As `restrict` of `may_write_over`
     # Whether a buffer that both branches of an `if` write may be in place of another.
     results_of_branches_in_place: bool = True
@@ -151,7 +151,7 @@ def check_is_planned(kernel: CoreKernel, scopes: Collection[str]) -> None:
             raise ValueError(f"{note}; its place must be decided when the kernel is compiled")
     for index in kernel.pipelines.read_first:
         alloc, statement = found.access.allocs[index], found.access.alloc_stmts[index]
-        # What is preloaded was written an iteration before.
+        # A preloaded buffer was written an iteration before.
         if str(alloc.scope) in scopes and not _says(statement, _PRELOAD):
             where = f"buffer {alloc.name!r} in {alloc.scope}"
             raise ValueError(f"{where}: error: read before first write")
@@ -180,7 +180,7 @@ def _preloaded_lives(
         sequence = found.access.sequence
         begin = next(position for position, entry in enumerate(sequence) if entry.key == loop)
         end = begin + sequence[begin].scope_pair_offset + 1
-        # What something keeps may live longer than the loop.
+        # A buffer that something keeps may live longer than the loop.
         lives[buffer.name] = ((min(begin, buffer.live[0][0]), max(end, buffer.live[-1][1])),)
     return lives
 

@@ -20,7 +20,7 @@ from passes.planning import PipelineUse
 from passes.prim_func import FunctionProblems
 from passes.simulation import Alternative, Loop, Statement, Step
 
-PIPES = ("MTE1", "MTE2", "MTE3", "FIX", "V", "M", "S")  # What a pipe can be called
+PIPES = ("MTE1", "MTE2", "MTE3", "FIX", "V", "M", "S")  # The names of pipes
 
 _TRANSFERS = ("MTE1", "MTE2", "MTE3", "FIX")
 _DRAINS = (STORES_TO_GLOBAL, "FIX")  # The pipes that drain on-chip memory

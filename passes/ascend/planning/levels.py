@@ -102,7 +102,7 @@ def _penalty(first: Buffer, second: Buffer) -> Penalty:
 
 @dataclass(frozen=True, eq=False)
 class CostRow:
-    """What it takes for some buffers to share bytes with each of a number of others."""
+    """The price for some buffers to share bytes with each of a number of others."""
 
     hard: npt.NDArray[np.bool_]  # Whether they may not
     cost: Ints
@@ -110,7 +110,7 @@ class CostRow:
 
 
 class LevelCosts:
-    """What sharing bytes costs the buffers of a problem: its penalties, and those of levels."""
+    """The price of sharing bytes for the buffers of a problem: its penalties, and those of levels."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

@@ -44,7 +44,7 @@ class Segment:
     begin: int
     end: int
     entries: int = 0  # One bit for each entry that may be in it: its life is the union of theirs
-    last: EntrySlot | None = None  # What was placed there last
+    last: EntrySlot | None = None  # The entry that was placed there last
 
 
 @dataclass(frozen=True)

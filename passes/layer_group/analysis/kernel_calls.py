@@ -29,8 +29,8 @@ class KernelCall:
 
     kernel: Kernel
     parameter: int  # The number of the kernel's parameter that is the result
-    reads: Mapping[int, AxisMaps]  # What is read of each parameter, along the result's axes
-    made: Mapping[int, AxisMaps]  # What is needed of each buffer that the kernel makes
+    reads: Mapping[int, AxisMaps]  # The part read of each parameter, along the result's axes
+    made: Mapping[int, AxisMaps]  # The part needed of each buffer that the kernel makes
     stage_reads: _StageReads
     cut: tuple[int, ...] = ()  # Axes of the result that a group may cut
     # Axes with the letter of a cut, and letters of those that are left as they are: see `cut_by`

@@ -47,8 +47,8 @@ class _Class:
 
     members: dict[str, int]  # Axes by tensor
     first: int  # When it was met
-    along: int = 0  # How often a layer goes along it
-    whole: int = 0  # How often a layer needs all of it
+    along: int = 0  # Number of times that a layer goes along it
+    whole: int = 0  # Number of times that a layer needs all of it
     moves: bool = False  # Whether a layer reads other indices of it than that of its result
     is_channels: bool = False  # It is summed over with a weight, or made by one
     of: list[Axis] = field(default_factory=list)  # Axes of whose pieces it has the elements

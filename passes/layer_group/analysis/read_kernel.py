@@ -32,7 +32,7 @@ class Kernel:
     buffers: tuple[
         tir.Var, ...
     ]  # The parameters in order, then the buffers that the kernel allocates
-    parameters: int  # How many parameters there are
+    parameters: int  # Number of parameters
     shapes: tuple[tuple[int, ...], ...]  # The extents of each buffer
     stages: tuple[Stage, ...]  # In program order; one writes a buffer, or none
 
@@ -72,7 +72,7 @@ def read_kernel(func: PrimFunc) -> Kernel:
         return kernel
     schedule = Schedule(IRModule({"main": func}))
     for name in moved:
-        # What TVM does not inline, such as a block that declares less than it writes, is a stage.
+        # A block that TVM does not inline, as it declares less than it writes, is a stage.
         with suppress(ScheduleError):
             schedule.compute_inline(schedule.get_sblock(name, "main"))
     return _read(schedule.mod["main"])

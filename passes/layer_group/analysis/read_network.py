@@ -42,7 +42,7 @@ class BlockNetwork:
     # By the layer's name; without those that cannot be grouped.
     calls: Mapping[str, KernelCall]
     bindings: Mapping[str, int]  # The number of each layer's binding in the block, by its name
-    values: Mapping[str, Any]  # What each tensor is in the function, by its name
+    values: Mapping[str, Any]  # The value of each tensor in the function, by its name
     opaque: tuple[int, ...]  # The numbers of bindings that keep their order: see `OpaqueValues`
 
     @property
@@ -99,7 +99,7 @@ class _BlockReader:
         self.kernels, self.is_opaque = kernels, is_opaque
         self.names = TensorNames()
         self.calls: list[_Call] = []
-        self.opaque: dict[int, tuple[str, ...]] = {}  # What such bindings make, by their number
+        self.opaque: dict[int, tuple[str, ...]] = {}  # Their tensors, by number
         self.device: str | None = None
         self.taken_out, self.used_whole = tuple_uses(self.function, number)
 

@@ -62,11 +62,11 @@ class Stage:
 
     name: str  # The block's
     spatial: tuple[tir.Var, ...]  # One for each axis of what it writes: the index there
-    extents: tuple[int, ...]  # How many elements each of those axes has
+    extents: tuple[int, ...]  # Number of elements of each of those axes
     # The variables that are summed over, with their extents, outermost first.
     inner: tuple[tuple[tir.Var, int], ...]
-    init: Any  # What is done for an element before its first summand
-    body: Any  # What is done for an element and each value of the inner variables
+    init: Any  # The statement for an element before its first summand
+    body: Any  # The statement for an element and each value of the inner variables
     writes: tuple[int, ...]  # Numbers of buffers, all of the same shape
     reads: tuple[ElementLoad, ...]  # Of other buffers than those
 
@@ -257,7 +257,7 @@ class _StatementReader:
     extents: Sequence[int]
     reads: list[ElementLoad] = field(default_factory=list)  # Of other buffers, in order
     _guards: list[Any] = field(default_factory=list)
-    _stored: set[int] = field(default_factory=set)  # What has been stored so far.
+    _stored: set[int] = field(default_factory=set)  # Buffers that have been stored to so far
 
     def read(self, statements: Sequence[Any], variables: set[int]) -> None:
         """Read statements that know these variables; NotSliceableError where a rule is broken."""

@@ -99,7 +99,7 @@ class _Places:
     """Places of some buffers; a place decides in how many banks its buffer is."""
 
     local: LocalMemory
-    weights: Mapping[str, Counter[str]]  # What a bank costs that two buffers share
+    weights: Mapping[str, Counter[str]]  # The price of a bank that two buffers share
     together: Mapping[str, str]  # Buffers that lie where another one does
     at: dict[str, int]
 

@@ -34,7 +34,7 @@ class Cost:
 
     cycles: int  # From the first load to the last store
     moved: int  # Bytes between global and local memory
-    # What groups are compared by: `cycles`, and those of all transfers once more, which take
+    # The price of a group: `cycles`, and those of all transfers once more, which take
     # bandwidth even where they take no time.
     price: int
 

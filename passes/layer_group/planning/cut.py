@@ -26,7 +26,7 @@ class Cut:
     Raises ValueError if cores are to share slices, and cannot have equally many.
     """
 
-    # How many slices there are along each of `LETTERS`. All rows come before the next columns.
+    # Number of slices along each of `LETTERS`. All rows come before the next columns.
     numbers: tuple[int, ...] = (1,) * len(LETTERS)
     keep_rows: bool = False  # Whether halos of rows stay in local memory; else they are recomputed
     # Bytes a lane of the parts of tensors, for each layer in parts (see `loops`); 0 where none is

@@ -28,7 +28,7 @@ class Lanes:
     """The lanes of a chip."""
 
     count: int  # Number of lanes
-    # What the execution units of a lane read at once, in bytes; padded tensors fill these.
+    # Bytes that the execution units of a lane read at once; padded tensors fill these.
     eu_bytes: int
     # On chips that pack entries of the batch: the bytes in which 4 of 1 byte or 2 of 2 bytes lie
     # side by side. Zero on all others.

@@ -25,7 +25,7 @@ groups cost more than the second times what any groups would."""
 class LayerGroups:
     """A network cut into groups."""
 
-    network: Network  # What was cut, its layers in the order in which they run
+    network: Network  # The network that was cut, its layers in the order in which they run
     groups: tuple[PlannedGroup, ...]  # In the order in which they run
     left: Mapping[str, str]  # Names of the layers in no group, and why
     # By name, what each layer takes in no group, with those that lay out its weights.

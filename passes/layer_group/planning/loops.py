@@ -155,8 +155,8 @@ class _Open:
     cores: int = 1  # They share the parts.
     sums: bool = False  # Whether the last layer sums over the parts
     positions: list[int] = field(default_factory=list)  # The last layer first
-    made: dict[str, int] = field(default_factory=dict)  # What the layers make in parts: the axis
-    # What the layers read: the axis that they read in parts, or None for the whole tensor.
+    made: dict[str, int] = field(default_factory=dict)  # Tensors made in parts: the axis
+    # Tensors that layers read: the axis that they read in parts, or None for the whole tensor.
     wanted: dict[str, int | None] = field(default_factory=dict)
 
     @property

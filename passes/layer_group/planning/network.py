@@ -65,7 +65,7 @@ class Layer:
     """One operator."""
 
     name: str  # Unique in its network
-    operator: str  # What it is, for people: ``conv2d``, ``add``
+    operator: str  # Its name for people: ``conv2d``, ``add``
     # Names of tensors, weights among them; one that is read twice stands twice.
     inputs: tuple[str, ...]
     output: str  # The name of the tensor that it makes
@@ -76,7 +76,7 @@ class Layer:
     # Tileable output axes, each with the working bits of a lane for an element of a tile.
     part_bits: tuple[tuple[int, int], ...] = ()
     uncut: str = ""  # Letters of axes along which it would need more working memory if it was cut
-    reason: str = ""  # Why it cannot be cut or grouped; empty where it can
+    reason: str = ""  # The reason for which it cannot be cut or grouped; empty where it can
     # Names of inputs in whose place the result may lie, as far as its kernel goes.
     in_place: tuple[str, ...] = ()
     # Names of tensors that it does not read and runs after, as what makes them may have a state.

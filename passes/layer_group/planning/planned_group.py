@@ -68,7 +68,7 @@ class Draft:
 
     slices: GroupSlices  # The slices of all its tensors
     steps: TimeSteps  # When each layer computes and each transfer runs
-    local: LocalMemory  # What takes local memory, and when
+    local: LocalMemory  # The items in local memory, with their lives
     cost: Cost  # Cycles and bytes moved
 
 

@@ -63,7 +63,7 @@ class Known:
     """
 
     numbers: dict[Hashable, int] = field(default_factory=dict)
-    steps: dict[int, Step | None] = field(default_factory=dict)  # What walks say
+    steps: dict[int, Step | None] = field(default_factory=dict)  # Results of walks
     costs: dict[int, Cost | None] = field(default_factory=dict)  # None where it does not fit
     in_parts: dict[int, list[Cut]] = field(default_factory=dict)
     # By what local memory holds: a plan, and the offsets in its order.
@@ -351,7 +351,7 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
         alone = lowest[end] + search.waiting(end).price
         begin = max(first, end + 1 - search.most_layers)
         chosen[end] = None
-        # What comes after costs something, too.
+        # The layers after it cost something, too.
         most = search.below - (search.least(rest, end + 1)[0] if end < last else 0)
         while chosen[end] is None:
             found = _Cheapest(search, end, begin, lowest, min(alone, most))

@@ -35,8 +35,8 @@ class TensorSlices:
     """The slices of one tensor."""
 
     tensor: Tensor
-    holds: Region  # What is in local memory: the slice's window, and the halo for later slices
-    makes: Region  # What the slice computes or loads: all that it holds, or what no slice has made
+    holds: Region  # The part in local memory: the slice's window, and the halo for later slices
+    makes: Region  # The part that it computes or loads: all of it, or what no slice has made
     # Letters of cuts between whose slices rows stay; a tensor without such an axis stays whole.
     keep: str
     cut: Cut
@@ -107,7 +107,7 @@ class GroupSlices:
     """The slices of a group."""
 
     group: Group  # The layers
-    cut: Cut  # How many slices
+    cut: Cut  # The numbers of slices
     tensors: Mapping[str, TensorSlices]  # By name, for every tensor of the group
     # By name, for every output: what each slice stores; each element once.
     stored: Mapping[str, TensorSlices]

@@ -187,7 +187,7 @@ class AxisMap(NamedTuple):
     """The range of a buffer's axis that a layer, or a stage of its kernel, reads for its output."""
 
     axis: int  # The axis of the result that it follows
-    spans: Spans  # What each index of that axis needs
+    spans: Spans  # The spans that each index of that axis needs
 
 
 AxisMaps = tuple[AxisMap | None, ...]

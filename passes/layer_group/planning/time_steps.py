@@ -33,8 +33,8 @@ class Row:
 
     # Positions of the layers that compute, in order: none, one, or those of one loop over parts.
     layers: tuple[int, ...] = ()
-    transfers: tuple[Transfer, ...] = ()  # What runs beside them
-    parted: tuple[str, ...] = ()  # What is loaded part by part for the slice
+    transfers: tuple[Transfer, ...] = ()  # The transfers beside them
+    parted: tuple[str, ...] = ()  # Tensors that are loaded part by part for the slice
 
     def touched(self, group: Group) -> frozenset[str]:
         """Return the names of the tensors that the layers read and make."""

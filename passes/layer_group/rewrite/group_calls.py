@@ -132,7 +132,7 @@ def _with_calls(
         for variable, group in calls
     ]
     made = {key for node in nodes for key in node.defined}
-    # What was taken out of a call's tuple is a result of its own now.
+    # A value taken out of a call's tuple is a result of its own now.
     taken_out = {
         (binding.value.tuple_value.__chandle__(), int(binding.value.index)): binding.var
         for binding in block.bindings

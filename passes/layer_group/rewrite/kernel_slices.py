@@ -36,8 +36,8 @@ class LayerPart:
 
     call: KernelCall
     buffers: Mapping[int, LocalBuffer]  # Where each buffer of the kernel lies, by its number
-    regions: Mapping[int, Region]  # What is computed of each buffer that the kernel makes
-    summed: AxisPart | None = None  # What is added of the outermost sum; None for all of it
+    regions: Mapping[int, Region]  # The part computed of each buffer that the kernel makes
+    summed: AxisPart | None = None  # The part that is added of the outermost sum; None for all
 
     def written(self, stage: Stage) -> Region:
         """Return the part of its result that a stage computes."""

@@ -59,7 +59,7 @@ class LocalBuffer:
     """A buffer in local memory that holds a part of a tensor."""
 
     buffer: tir.Var  # Its extents are those of the largest part
-    held: Region  # What it holds during each slice, in elements
+    held: Region  # The part that it holds during each slice, in elements
     # Axes along which an element's place is its index modulo the buffer's extent.
     circular: frozenset[int] = frozenset()
 

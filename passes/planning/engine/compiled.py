@@ -54,7 +54,7 @@ ALIGNMENT = 64  # Bytes that compiled code takes the begin of every array to be 
 
 _DISTRIBUTIONS = ("apache-tvm", "tvm", "apache-tvm-ffi")
 _SUFFIX = ".so"
-_TRANSLATOR = "passes.ir.loop_to_tir"  # What knows TVM, imported where a loop is compiled
+_TRANSLATOR = "passes.ir.loop_to_tir"  # Knows TVM; imported where a loop is compiled
 
 Array = npt.NDArray[np.int64]
 Loop = Callable[..., None]

@@ -22,7 +22,7 @@ from passes.planning.planners.relocation_loop import NOISE
 
 NODES = 20  # Nodes between two looks at the clock
 NODE_WORK = 4000  # Blocks looked at that count as one node
-MOST_WORTH = 1 << 40  # What all blocks are worth in the loop's integers
+MOST_WORTH = 1 << 40  # The worth of all blocks in the loop's integers
 
 
 def first_fillings(

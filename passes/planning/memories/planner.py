@@ -37,7 +37,7 @@ FILL_NODES = 16_000  # Nodes for that without a limit of time, some seconds
 LOW_NODES = 20_000  # Nodes for a low peak where there is no capacity
 CUT_ROUNDS = 100  # Choices for whole memories, as long as it is proven that each has no place
 PARTS = (0.97, 0.94, 0.9)  # Of each memory, for choices after those
-OUTWEIGHS = 1e12  # How many bytes over a bus weigh as much as one over the next slower bus
+OUTWEIGHS = 1e12  # Bytes over a bus that weigh as much as one over the next slower bus
 
 Placed = list[tuple[Assignment, tuple[int, ...]]]
 """The contents of the memories, with offsets in bytes, one a slot."""

@@ -75,7 +75,7 @@ class SearchState(NamedTuple):
     order: Ints
     waiting: Ints
     frames: Ints
-    # What was changed: `block` and its old reach, `~block` when placed, or `block` plus the number
+    # The changes: `block` and its old reach, `~block` when placed, or `block` plus the number
     # of blocks and its old load.
     trail_block: Ints
     trail_old: Ints

@@ -293,7 +293,7 @@ class Packing:
 
     blocks: list[int]  # For each block its number in the block list
     unit: int  # Bytes that every offset is a multiple of
-    measures: dict[str, Sequence[float]]  # What an `Attempt` orders by, for each block
+    measures: dict[str, Sequence[float]]  # The keys of an `Attempt`'s orders, for each block
     loads: list[int]  # For each section, the bytes of its blocks, each in whole units
     peak_loads: list[int]  # For each block, the greatest load of its sections
     columns: dict[str, list[int]]  # Those of `SearchState` that are the same for every search

@@ -146,7 +146,7 @@ def fit_blocks(
         if tracker is not None and tracker.expired:
             break
         met = block_list.interference[block]
-        # What has no place yet is taken to end at zero, so that it is in nobody's way.
+        # A block without a place is taken to end at zero, so that it is in nobody's way.
         low, high = offsets[met], ends[met]
         if reserved.size:
             low, high = np.append(reserved[0], low), np.append(reserved[1], high)

@@ -83,7 +83,7 @@ class Relocation:
         state.now[loop.BEST_COST] = state.now[loop.TOTAL]
         state.now[loop.BEST_PEAK] = loop.peak(state)
         due = sum(1 for count in state.met if count)
-        # What a penalty that is due at the begin costs on average.
+        # The average cost of a penalty that is due at the begin.
         self.unit = state.now[loop.TOTAL] / due if due else 1.0
         state.prices[:] = [max(1, int(self.unit * count)) for count in range(1, loop.EJECTIONS + 1)]
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 Ints = MutableSequence[int]
 
 MOST_OUT = 6  # Buffers that are taken out at once, at most
-EJECTIONS = 4  # What ejecting one block may count for, at most, in average charges
+EJECTIONS = 4  # The most that ejecting one block may count for, in average charges
 FIXED_POINT = 1024
 """Heat and noise are counted in this part of one, so that all steps are on integers."""
 NOISE = tuple(round(-math.log((at + 0.5) / FIXED_POINT) * FIXED_POINT) for at in range(FIXED_POINT))
@@ -72,7 +72,7 @@ class RelocationState(NamedTuple):
     reserved_begin: Ints
     reserved_end: Ints
     noise: Ints
-    # What the ejection of a block can count for.
+    # The most that the ejection of a block can count for.
     prices: Ints
     # The buffers that are taken out, and the blocks that are.
     out: Ints

@@ -68,7 +68,7 @@ class KernelMemory:
     places: list[tuple[tir.Sequence, int]]
     statements: list[tir.Statement]  # Those of its events, by number
     left_alone: list[AllocationNote]  # The allocations that keep memory of their own
-    bytes_left_alone: dict[str, int]  # What these take, as far as it is known, by storage scope
+    bytes_left_alone: dict[str, int]  # Bytes of these, as far as they are known, by storage scope
 
 
 def find_shared_memory(
@@ -275,7 +275,7 @@ class _KernelWalk:
     def _loop(self, op: tir.Loop | tir.While, here: bool, may_skip: bool) -> Iterator[Step]:
         """Yield the steps of a loop; generated code reads its bounds again before each round."""
         events = self._events(op, parts_of(op)[:-1])
-        # What carries a value from round to round is there before the first.
+        # A buffer that carries a value from round to round is there before the first.
         begun = tuple(n for n, loop in self._carried.items() if loop == op.__chandle__())
         if begun:
             yield Event(What.BEGIN, begun, number=self._number(op))
@@ -302,7 +302,7 @@ class _KernelWalk:
 
     def _steps_of_call(self, op: tir.Evaluation, here: bool) -> Iterator[Step]:
         call = op.value
-        # What runs under a predicate may be no barrier, and no wait.
+        # A call under a predicate may be no barrier, and no wait.
         name = operator_name(call.op) if type(call) is tir.Call and not is_predicated(call) else ""
         is_sync = name == STORAGE_SYNC and str(getattr(call.args[0], "value", "")) in SCOPES
         if is_sync or name in BARRIERS:

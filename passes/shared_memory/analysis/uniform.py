@@ -28,7 +28,7 @@ class Uniformity:
 
     def __init__(self, kernel: tir.Attribute, access: LinearAccess) -> None:
         self._access = access
-        # Who is given the address of a register may write it.
+        # A callee that is given the address of a register may write it.
         self._differ = {
             access.alloc_keys[at]
             for at in access.escaped

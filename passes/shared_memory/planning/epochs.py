@@ -64,7 +64,7 @@ class Event:
     pending: int = 0
     # Of which statement it is, or which `PLACE`, in the kernel's own numbers; -1 if not known.
     number: int = -1
-    loops: int = 0  # How many loops are around a `PLACE`
+    loops: int = 0  # Number of loops around a `PLACE`
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Epoch:
 
     begin: Event | None  # The barrier that it begins with; None for the first
     events: tuple[Event, ...]  # In the order of the kernel's text
-    following: tuple[int, ...]  # Which epochs may come next, sorted
+    following: tuple[int, ...]  # Epochs that may come next, sorted
 
 
 def find_epochs(kernel: ThreadBlock) -> tuple[Epoch, ...]:

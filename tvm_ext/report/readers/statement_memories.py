@@ -241,7 +241,7 @@ def _lines_of_buffers(
 
     def call(expression: tir.Call) -> None:
         for argument in filter(tir.is_buffer, expression.args):
-            touch(argument, reads, writes)  # What the callee does with it is not known.
+            touch(argument, reads, writes)  # The callee may read it, and write it.
 
     load = (tir.Load, lambda expression: touch(expression.source, reads))
     structural_walk(func.body, ((tir.Statement, enter), load, (tir.Call, call)), PREORDER)

@@ -189,7 +189,7 @@ def _placements(
     if not found.form.offsets:  # The device takes no plan with offsets.
         begin = time.perf_counter()
         slots, bound = plan_slots(problem, ask.limits or Budget())
-        ours = slots if unit else found.plan  # What the pass writes
+        ours = slots if unit else found.plan  # The plan that the pass writes
         bound = min(bound, slots.peak, ours.peak)  # A plan does not pad its last slot.
         seconds = time.perf_counter() - begin
         planners = [SLOTS] if planners else []
