@@ -110,7 +110,7 @@ class CostRow:
 
 
 class LevelCosts:
-    """The price of sharing bytes for the buffers of a problem: its penalties, and those of levels."""
+    """The prices at which buffers of a problem share bytes: its penalties, and those of levels."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
