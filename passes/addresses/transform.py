@@ -87,12 +87,12 @@ def PlanAddresses(  # noqa: N802
         The name of a planner; see `passes.planning.planner_names`.
     form : {"address", "arena"}
         ``address`` writes ``allocated_addr``, in bytes, one for each slot, onto each allocation,
-        for a code generator; see `DropAddresses` for building such a module for a CPU.
-        ``arena`` makes one allocation for each scope and attach point and puts the offsets in
-        the indices: that runs anywhere. What the threads of a kernel share is left to
-        `PlanSharedMemory`, and a buffer that a function of the module is handed, or that a pointer
-        with a name reaches, keeps its allocation. A function is left alone, with a warning, if its
-        target sees a piece of memory as one type only, or if it hands a whole buffer to a call.
+        for a code generator; see `DropAddresses` for building such a module for a CPU. ``arena``
+        makes one allocation for each scope and attach point and puts the offsets in the indices:
+        that runs anywhere. Memory that the threads of a kernel share is left to `PlanSharedMemory`,
+        and a buffer that a function of the module is handed, or that a pointer with a name reaches,
+        keeps its allocation. A function is left alone, with a warning, if its target sees a piece
+        of memory as one type only, or if it hands a whole buffer to a call.
     scopes : sequence of str, optional
         The storage scopes to plan, such as ``local.UB``. By default all that the target
         describes; all of them where none is described. Allocations that become registers are

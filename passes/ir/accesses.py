@@ -2,8 +2,8 @@
 """Each access to the allocations of a function: what it reads and writes, and what is around it.
 
 One walk lists the loads, the stores and the addresses that are handed on, by allocation and in
-program order. Whether an access happens in each round of a loop, or only where a condition holds,
-follows from its enclosures.
+program order. Its enclosures say whether an access happens in each round of a loop, or only where a
+condition holds.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 A set is the values of an index for all values of its free variables, under conditions. For a proof
 it becomes ``base + sum(step * k for 0 <= k < count)`` over *digits* (step, count): of ``S[i * 8 +
 j]`` in a loop over 4 values of ``i`` and one over 8 of ``j``, the digits (8, 4) and (1, 8) make
-one, (1, 32). What cannot be shown is no element of a set.
+one, (1, 32). An element that cannot be shown to be in a set is not in it.
 """
 
 from __future__ import annotations

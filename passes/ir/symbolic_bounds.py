@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Maxima of symbolic sizes, from bounds of the variables in the sizes, and what wraps.
 
-TVM takes ``int32`` and ``int64`` never to overflow. What it computes in other types wraps, and its
+TVM takes ``int32`` and ``int64`` never to overflow. Arithmetic in other types wraps, and its
 analyses do not see that.
 """
 

@@ -347,8 +347,9 @@ def _most_bytes(problem: Problem) -> int:
 def widest_alignment(problem: Problem) -> int:
     """Return an alignment that all buffers could have on top of theirs, with sums in 2**62.
 
-    What plans buffers at multiples of more than their alignments, such as several in place, asks
-    for it first: the least common multiple of large alignments can be above every limit.
+    A planner that places buffers at multiples of more than their alignments, such as several in
+    place, asks for it first: the least common multiple of large alignments can be above every
+    limit.
     """
     slots = sum(buffer.slots for buffer in problem.buffers)
     return (ADDRESS_LIMIT - 1 - _most_bytes(problem)) // max(1, slots)

@@ -4,7 +4,7 @@
 TVM tells LLVM that accesses never meet if they go through two variables that are not declared on
 one another (`AddAliasInfo` in its ``codegen_llvm.cc``). So every name of an arena is declared on
 the variable of the arena, and a view's offset is added to each index: after `FlattenBuffer` nothing
-reads a buffer's ``elem_offset``. The views are in `passes.prim_func.arena_views`. What is reached
+reads a buffer's ``elem_offset``. The views are in `passes.prim_func.arena_views`. A buffer reached
 through a pointer of its own is no member: see `names_with_pointers`.
 
 An arena that `keeps_indices` has no views: its members are buffers on addresses of their own.

@@ -172,9 +172,9 @@ def _walk(
 ) -> Iterator[_Found]:
     """Yield the loads and stores in some nodes of a statement, the owner.
 
-    A statement counts as around what stands in it, unless it is a leaf. What the bounds of a loop
-    read comes before the loop and, as `is_repeated`, after its body: C asks for the extent
-    then, and each task of a parallel loop evaluates all bounds.
+    A statement counts as around what stands in it, unless it is a leaf. Reads in the bounds of a
+    loop come before the loop and, as `is_repeated`, after its body: C asks for the extent then, and
+    each task of a parallel loop evaluates all bounds.
     """
     for op in nodes:
         parts, owner = parts_of(op), op if isinstance(op, tir.Statement) else owner

@@ -2,7 +2,7 @@
 """The nodes of Relax: the one module that says which classes of TVM they are.
 
 The stub beside this file has the fields of each, for type checkers. A program gets TVM's own
-classes. What an operator does is in `passes.ir.relax_operators`.
+classes. The effects of operators are in `passes.ir.relax_operators`.
 """
 
 from __future__ import annotations

@@ -283,8 +283,8 @@ def stock_plan(
 ) -> Plan:
     """Lay the allocations that a stock pass left with a problem's buffers one after another.
 
-    Whether the plan keeps the problem's rules is not looked at, only whether it fits. Raises
-    ValueError when a buffer has several slots, which TVM's passes do not know.
+    The problem's rules are not looked at, only whether the plan fits. Raises ValueError when a
+    buffer has several slots, which TVM's passes do not know.
     """
     for buffer in problem.buffers:
         if buffer.slots > 1:

@@ -43,8 +43,8 @@ def pipeline_timelines(
     """Draw simulations below each other on one scale: a row for each pipe, a box for each run.
 
     Between its runs a pipe waits for data, for a slot or for reused bytes, in three shades. Its
-    name has the part of the makespan that it is idle. What is drawn is a simulation's timeline,
-    which may end before the makespan. Raises ImportError if there is no matplotlib, TypeError if
+    name has the part of the makespan that it is idle. The picture is a simulation's timeline, which
+    may end before the makespan. Raises ImportError if there is no matplotlib, TypeError if
     something is no simulation, ValueError if there is nothing to draw.
 
     Parameters

@@ -127,7 +127,8 @@ class _Finder(NodeVisitor):
     def _evaluate(self, *expressions: Inside) -> tuple[tuple[Memory, ...], tuple[Memory, ...], int]:
         """Return what expressions read, what calls in them may write, and the most elements of one.
 
-        What is read and was never written is noted; what a call may write counts as written.
+        Buffers that are read and were never written are noted; a buffer that a call may write
+        counts as written.
         """
         uses = [use for inside in expressions for use in post_order(inside)]
         loads = [self._memory(var) for use in uses if (var := _loaded(use)) is not None]

@@ -65,8 +65,8 @@ class CoreKernel:
     def with_slots(self, number: int, slots: Mapping[str, int]) -> Problem:
         """Return a problem, by its index in `problems`, in which some buffers have other slots.
 
-        These are not pinned. What may be in place depends on slots, and so do the penalties of the
-        levels: both are found anew.
+        These are not pinned. Pairs in place depend on slots, and so do the penalties of the levels:
+        both are found anew.
         """
         attached = self.found.problems[number]
         buffers = [

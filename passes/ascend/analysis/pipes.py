@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hardware pipeline of each statement, and the uses of each buffer by pipelines.
 
-An Ascend core runs its instructions on pipelines that work side by side: three that transfer
-(MTE1, MTE2, MTE3), one that drains the accumulator (FIX), the vector unit (V), the cube unit (M)
-and the scalar unit (S). Which one an instruction runs on follows from the memories that it reads
-and writes. Source: AscendNPU-IR, developer guide "Plan Memory" and ``PlanMemory.cpp`` of the HIVM
-dialect, which sort buffers by the pipelines that touch them.
+An Ascend core runs its instructions on pipelines that work side by side: three that transfer (MTE1,
+MTE2, MTE3), one that drains the accumulator (FIX), the vector unit (V), the cube unit (M) and the
+scalar unit (S). An instruction's pipe follows from the memories that it reads and writes. Source:
+AscendNPU-IR, developer guide "Plan Memory" and ``PlanMemory.cpp`` of the HIVM dialect, which sort
+buffers by the pipelines that touch them.
 """
 
 from __future__ import annotations

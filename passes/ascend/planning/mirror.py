@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The original's search: first fit with levels, one slot after the other, with rollback.
 
-What is packed are entries, each a buffer or several in place, merged for good before. In the
-unified buffer they are ordered by the units that use them. Then come the steps of `MemPlan` in
-AscendNPU-IR's PlanMemory: a trial at the highest level, then each slot at the highest level at
-which it finds a place, and where there is none, back to an earlier slot, which may then not have
-the level or the place that it had. What differs, each time on purpose:
+It packs entries, each a buffer or several in place, merged for good before. In the unified buffer
+they are ordered by the units that use them. Then come the steps of `MemPlan` in AscendNPU-IR's
+PlanMemory: a trial at the highest level, then each slot at the highest level at which it finds a
+place, and where there is none, back to an earlier slot, which may then not have the level or the
+place that it had. What differs, each time on purpose:
 
 - slots are taken in one natural order, not in twenty that are shuffled, and within a budget;
 - a buffer gets all slots of a multi-buffered one only where these are placed and the bytes there
@@ -293,7 +293,7 @@ class MirroredPacking:
     def _roll_back(self, failed: int) -> tuple[int, int]:
         """Undo placements up to one that may be tried again; return its place and level, or a 0.
 
-        What is undone may not take the offset that it had again.
+        An undone entry may not take the offset that it had again.
         """
         at = level = 0
         size = self._facts.sizes[self._order[failed].entry]

@@ -152,8 +152,8 @@ def entries_of(problem: Problem, pairs: Collection[InPlacePair] | None = None) -
     """Return the entries in the order in which they become live.
 
     In-place pairs, or those given, are merged in the problem's order: a result joins the older
-    value, which keeps its place. What may not be merged stays as it is; the original, which takes
-    pairs one by one, would merge it.
+    value, which keeps its place. A pair that may not be merged stays as it is; the original, which
+    takes pairs one by one, would merge it.
     """
     begins = sorted(problem.buffers, key=lambda buffer: buffer.live[0][0])
     pairs = problem.sharing.pairs if pairs is None else pairs

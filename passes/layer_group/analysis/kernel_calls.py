@@ -363,8 +363,8 @@ def _read_result(kernel: Kernel, of_stages: _StageReads, output: int) -> KernelC
 def _through(needed: AxisMap | None, of_stage: AxisMaps) -> AxisMap | None:
     """Return what a stage reads of an axis for the output's axis that its own axis follows.
 
-    A group also computes the indices in gaps between those that the output needs. What is read for
-    these is in neither table, so the whole axis is taken where there may be such indices.
+    A group also computes the indices in gaps between those that the output needs. The elements read
+    for these are in neither table, so the whole axis is taken where there may be such indices.
     """
     if needed is None:
         return None

@@ -196,7 +196,7 @@ def decide_letters(
 ) -> dict[str, str]:
     """Return the letters of all tensors; axes of one element have the usual ones if these are free.
 
-    What is made of weights alone is a weight, too.
+    A tensor made of weights alone is a weight, too.
     """
     weights = set(weights)
     for call in calls:
@@ -222,8 +222,8 @@ def weight_roles(
 ) -> dict[str, tuple[WeightRole, int | None]]:
     """Return what each weight is for the first call that reads it, and a filter's input axis.
 
-    A filter is contracted along all its axes but one, and has three at least. What is there for
-    each channel lies as a filter does, unless it goes with the product of a matrix. (tpu-mlir,
+    A filter is contracted along all its axes but one, and has three at least. A weight for each
+    channel lies as a filter does, unless it goes with the product of a matrix. (tpu-mlir,
     `is_eu_align`.)
     """
     found: dict[str, tuple[WeightRole, int | None]] = {}

@@ -6,8 +6,8 @@ moved meanwhile, should lie in banks of their own, and no buffer in more banks t
 (tpu-mlir, ``LmemAllocator``; LayerGroup's document: "it is better not to cross the bank".) A local
 memory has a capacity, and no price for bytes: of plans within it, the one is taken in which the
 fewest operands meet, then the fewest operands and transfers, then the fewest buffers cross a bank
-that they need not cross. What a meeting costs in cycles is not published, and the cost model
-charges nothing for it.
+that they need not cross. The cycles of a meeting are not published, and the cost model charges
+nothing for it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The model, all of it in this file:
 - A transfer takes its bytes over the bandwidth, and a start-up.
 - A layer takes its multiply-adds over those of a cycle, where lanes without a channel to work on
   do nothing; and at least its output's elements over what the lanes' execution units write in a
-  cycle. What a slice computes again counts again.
+  cycle. Elements that a slice computes again count again.
 - A time step takes the longer one of its layer and its transfers.
 - Slices overlap in three stages: filling and draining the pipeline count, and what is resident is
   loaded once. (tpu-mlir, ``CycleCalculator``.) All slices count as the average one.

@@ -2,9 +2,9 @@
 """Ranges of one axis: which part of it each index of another axis needs, or each slice has.
 
 Both are tables of ranges, `Spans`. An `AxisMap` has a range of an input's axis for each index of an
-axis of the output, an `AxisPart` a range of an axis for each slice. What slices need of an input is
-the second table looked up in the first one (BackwardN and BackwardH of tpu-mlir's LayerGroup, for
-any axis); and so is what a kernel needs of a buffer through a buffer between them.
+axis of the output, an `AxisPart` a range of an axis for each slice. The part of an input that
+slices need is the second table looked up in the first one (BackwardN and BackwardH of tpu-mlir's
+LayerGroup, for any axis); and so is what a kernel needs of a buffer through a buffer between them.
 
 All ranges are half-open. Nothing here knows TVM.
 """

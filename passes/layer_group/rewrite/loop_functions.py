@@ -16,7 +16,7 @@ from passes.ir.operators import address_of, reinterpreted
 from passes.layer_group.rewrite.slice_values import INDEX, number
 
 _SCALAR = "int32"
-"""The type of numbers that a function is given. What is narrowed in a caller stays so."""
+"""The type of numbers that a function is given. An integer that a caller narrows stays so."""
 
 OPAQUE = 8
 """TVM's ``kOpaque``: operator fusion leaves a kernel of this pattern alone."""

@@ -150,7 +150,7 @@ def cost_free(problem: Problem) -> Problem:
 def avoidable(problem: Problem) -> list[tuple[str, str]]:
     """Return the penalized pairs that may be kept apart, and are not yet.
 
-    What pinned buffers share cannot be changed, so it is left out.
+    Sharing among pinned buffers cannot be changed, so it is left out.
     """
     buffers, index, sharing = problem.buffers, problem.index, problem.sharing
     pairs = [(buffers[index[p.first]], buffers[index[p.second]]) for p in problem.penalties]

@@ -91,8 +91,8 @@ def _cooled(
 ) -> list[int]:
     """Return the best filling found from one.
 
-    What a step may lose at first, with probability 1/e, is the worth of what was `wanted` and has
-    no place, by blocks that lie outside: the better the filling, the less is undone.
+    The loss that a step takes at first, with probability 1/e, is the worth of what was `wanted` and
+    has no place, by blocks that lie outside: the better the filling, the less is undone.
     """
     state = _state(block_list, worth, filling)
     running = compiled.start(loop.advance, state, False)

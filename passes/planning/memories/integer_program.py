@@ -52,7 +52,7 @@ class Load:
 class IntegerProgram:
     """Variables that are 0 or 1, constraints, and costs from 0, level by level.
 
-    What costs least on the first level is best, the second level decides among equals, and so on.
+    The least cost on the first level is best, the second level decides among equals, and so on.
     """
 
     levels: tuple[tuple[int, ...], ...]  # For each level, the cost of each variable
@@ -163,7 +163,7 @@ def _least(
 class _Sections:
     """The pieces of a load, with times as sections: a section ends where a begin meets an end.
 
-    What is live at any position is live together in one of the sections.
+    Buffers live at any position are live together in one of the sections.
     """
 
     first: Ints
@@ -228,7 +228,8 @@ class _Matrix:
     def add_flow(self, load: _Sections, most: int) -> None:
         """Add the same in few coefficients: a column for what is live in each section.
 
-        What begins there is added to what was live in the section before, what ended is taken off.
+        Buffers that begin there are added to those live in the section before, and those that ended
+        are taken off.
         """
         row, column = len(self._most), self._variables + len(self._upper)
         at = np.arange(load.count)

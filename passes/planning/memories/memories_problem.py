@@ -75,7 +75,7 @@ class Traffic:
 class MemoriesProblem:
     """Buffers, and the memories that they can lie in.
 
-    What is best: the fewest bytes over the bus of the last memory, then over that of the one
+    The best plan moves the fewest bytes over the bus of the last memory, then over that of the one
     before it, and so on.
 
     Parameters

@@ -178,8 +178,7 @@ def _filled(
 
     `lost` is that of `_lost`. Where it `is_searched`, the tracker is used up. Every buffer has a
     memory, also where not everything fits: it then goes above the capacity of the last one that it
-    may lie in.
-    What lies in a memory without end has no offsets yet.
+    may lie in. Buffers in a memory without end have no offsets yet.
     """
     left = dict.fromkeys(range(len(problem.buffers)))
     placed: Placed = []
@@ -258,8 +257,8 @@ def _taken(
 ) -> dict[int, tuple[int, ...]]:
     """Return the offsets of the buffers that a memory takes, by number.
 
-    `worth` and `wanted` are those of `first_fillings`, a number a buffer. What has no other memory
-    is taken at any rate, above the capacity if need be.
+    `worth` and `wanted` are those of `first_fillings`, a number a buffer. A buffer without another
+    memory is taken at any rate, above the capacity if need be.
     """
     of_block = [worth[buffer] for buffer in blocks.buffer_of]
     wishes = [wanted[buffer] for buffer in blocks.buffer_of]

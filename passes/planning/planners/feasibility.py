@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Branch-and-bound check that a problem has a plan below a capacity.
 
-Branch and bound finds out: `canonical_loop` explains it. How long that takes depends so much on the
-order of equals that several orders take turns, each going on where it stopped, with more placements
-every round: the round robin of MiniMalloc. On large problems the search places the critical core
-only, the blocks that live where most bytes are live, and first fit puts the rest around it.
+Branch and bound finds out: `canonical_loop` explains it. The time that it takes depends so much on
+the order of equals that several orders take turns, each going on where it stopped, with more
+placements every round: the round robin of MiniMalloc. On large problems the search places the
+critical core only, the blocks that live where most bytes are live, and first fit puts the rest
+around it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Local search by ejection: move a buffer that pays to where it costs least, again and again.
 
-What is in its way there is taken out, and put back one by one where that costs least. A step that
+Blocks in its way there are taken out, and put back one by one where that costs least. A step that
 costs more than before is undone, unless it is hot enough for that: the rule of simulated annealing.
 
 The functions here are of the subset that `passes.ir.loop_to_tir` translates: they run

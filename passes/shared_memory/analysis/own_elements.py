@@ -24,8 +24,8 @@ class OwnElements:
     statements : list of Stmt
         Those of the kernel's events, by number.
     with_barriers : mapping of int to bool
-        Whether each round of a loop has a barrier, by the handle of the loop. What is asked is what
-        happens in one round of those.
+        Whether each round of a loop has a barrier, by the handle of the loop. The question is about
+        one round of those.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 
 A barrier counts only where all threads come by equally often, so what decides over the statements
 around it must not differ between them. A value differs if it is made from the number of a thread, a
-register that differs, or a call that is not known. What is read from memory that threads share, at
+register that differs, or a call that is not known. A value read from memory that threads share, at
 an index that does not differ, is the same for all: the program itself has no races.
 """
 

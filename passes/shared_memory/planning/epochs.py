@@ -220,8 +220,8 @@ def shared_memory_problem(
 ) -> Problem:
     """Return the problem of placing a kernel's buffers, in epochs.
 
-    `added` are the numbers of places at which barriers are taken to be. What is never used is live
-    in the first epoch, so that each buffer has a place.
+    `added` are the numbers of places at which barriers are taken to be. A buffer that is never used
+    is live in the first epoch, so that each buffer has a place.
     """
     flow = _flow_of(kernel, added)
     at_points, epochs = _needed(flow), flow.epochs()

@@ -86,7 +86,7 @@ def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
 def _statements(name: str, func: PrimFunc, ask: Ask, solved: Solved) -> Iterator[Finding]:
     """Yield a function's memories, with shared memory as the view ``shared`` has it.
 
-    What is in shared memory is planned by epochs, unless the target describes that memory.
+    Shared memory is planned by epochs, unless the target describes that memory.
     """
     has_shared, shared = False, SCOPES if memory_of(func) is None else ()
     for found in statements(name, func, ask, solved):
