@@ -16,7 +16,7 @@ from passes.driver import FORMS, Form
 from passes.ir import IRModule, Pass, Target, as_target, first_line, make_pass, structural_walk, tir
 from passes.ir.operators import operator_name
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
-from passes.layer_group.analysis.stages import UNFORESEEN
+from passes.layer_group.analysis.stages import NOT_ANALYSED
 from passes.layer_group.planning.layer_groups import LayerGroups, plan_layer_groups, with_layouts
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
@@ -255,7 +255,7 @@ def _written(
                 calls.append(GroupCall(name, group.group, written[same]))
                 kept.append(group)
                 continue
-            except UNFORESEEN as error:
+            except NOT_ANALYSED as error:
                 reason = f"its group cannot be written: {first_line(error)}"
         left.update((layer.name, reason) for layer in group.group.layers)
     groups = replace(groups, groups=tuple(kept), left=with_layouts(index, left))

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from passes.shared_memory.analysis.kernel_memory import SCOPES, KernelMemory
     from passes.shared_memory.analysis.stock_bytes import allocated_bytes
     from passes.shared_memory.planning.epochs import (
+        Effect,
         Event,
         ThreadBlock,
-        What,
         find_epochs,
         shared_memory_problem,
     )

@@ -14,13 +14,13 @@ from sweeps import swept
 from passes.planning import solve, verify
 from passes.planning.buffer import live_together
 from passes.shared_memory.planning.epochs import (
+    Effect,
     Event,
     EventBranch,
     EventLoop,
     SharedBuffer,
     Step,
     ThreadBlock,
-    What,
     barriers_to_add,
     find_epochs,
     shared_memory_problem,
@@ -29,27 +29,27 @@ from target_hw.memory import MemoryScope
 
 MEMORY = MemoryScope("shared")
 NAMES = ("a", "b", "c")
-BARRIER, COMMIT = Event(What.BARRIER), Event(What.COMMIT)
+BARRIER, COMMIT = Event(Effect.BARRIER), Event(Effect.COMMIT)
 
 
 def begin(*names: str) -> Event:
-    return Event(What.BEGIN, names)
+    return Event(Effect.BEGIN, names)
 
 
 def read(*names: str) -> Event:
-    return Event(What.READ, names)
+    return Event(Effect.READ, names)
 
 
 def write(*names: str) -> Event:
-    return Event(What.WRITE, names)
+    return Event(Effect.WRITE, names)
 
 
 def copy(*names: str) -> Event:
-    return Event(What.COPY, names)
+    return Event(Effect.COPY, names)
 
 
 def wait(pending: int) -> Event:
-    return Event(What.WAIT, pending=pending)
+    return Event(Effect.WAIT, pending=pending)
 
 
 def kernel(*steps: Step, kept: Sequence[str] = ()) -> ThreadBlock:
@@ -97,7 +97,7 @@ def test_a_value_waits_through_epochs_that_do_not_touch_it():
 def test_between_two_values_the_bytes_are_free():
     steps = (*phase("a"), BARRIER, *phase("b"), BARRIER, begin("a"), *phase("a"))
     assert together(kernel(*steps)) == set()
-    assert together(kernel(*(step for step in steps if step.what is not What.BEGIN))) == {"ab"}
+    assert together(kernel(*(step for step in steps if step.what is not Effect.BEGIN))) == {"ab"}
 
 
 def test_an_epoch_of_a_loop_may_come_next_after_itself():
@@ -173,7 +173,7 @@ def test_what_is_kept_shares_with_nothing():
 
 def test_a_barrier_is_added_where_it_saves_most_and_loops_least():
     def place(number: int, loops: int) -> Event:
-        return Event(What.PLACE, number=number, loops=loops)
+        return Event(Effect.PLACE, number=number, loops=loops)
 
     body = (place(0, 1), begin("a"), *phase("a"), place(1, 1))
     steps = (EventLoop(body), place(2, 0), begin("b"), *phase("b"))
@@ -186,7 +186,7 @@ def test_a_barrier_is_added_where_it_saves_most_and_loops_least():
 
 
 def test_barriers_that_help_only_together_are_added():
-    places = [Event(What.PLACE, number=number) for number in range(4)]
+    places = [Event(Effect.PLACE, number=number) for number in range(4)]
     steps = (
         places[0], write("a"), BARRIER, read("a"), places[1], write("b"), places[2], read("b"),
         places[3], write("c"), read("c"),
@@ -227,7 +227,7 @@ def test_a_result_of_the_next_round_is_not_in_place():
     def body(*last: Step) -> EventLoop:
         steps = (read("a"), write("b"), BARRIER, read("b"), *last)
         events = (replace(s, number=n) for n, s in enumerate(steps) if isinstance(s, Event))
-        return EventLoop((begin("a", "b"), Event(What.WRITE, ("a",), number=9), BARRIER, *events))
+        return EventLoop((begin("a", "b"), Event(Effect.WRITE, ("a",), number=9), BARRIER, *events))
 
     assert owned(body(BARRIER)) == (("a", "b"),)
     assert owned(body()) == ()  # One thread may write `a` while another has still to read `b`.
@@ -272,7 +272,7 @@ def some_alike(steps: Sequence[Step], chosen: Iterator[bool], here: bool) -> tup
     made: list[Step] = []
     for step in steps:
         if isinstance(step, Event):
-            made += [step] if here or step.what is not What.BARRIER else []
+            made += [step] if here or step.what is not Effect.BARRIER else []
             continue
         inside = here and next(chosen)
         if isinstance(step, EventLoop):
@@ -283,7 +283,7 @@ def some_alike(steps: Sequence[Step], chosen: Iterator[bool], here: bool) -> tup
 
 
 def has_barrier(step: Step) -> bool:
-    is_barrier = isinstance(step, Event) and step.what is What.BARRIER
+    is_barrier = isinstance(step, Event) and step.what is Effect.BARRIER
     return is_barrier or any(has_barrier(one) for part in inner(step) for one in part)
 
 
@@ -337,7 +337,7 @@ def needs(run: Run) -> list[set[str]]:
     threads = [split(way) for way in run]
     epochs = itertools.zip_longest(*threads, fillvalue=[])
     touched = [
-        {name for event in one + other if event.what is not What.BEGIN for name in event.buffers}
+        {name for event in one + other if event.what is not Effect.BEGIN for name in event.buffers}
         for one, other in epochs
     ]
     for name in NAMES:
@@ -357,21 +357,21 @@ def own_values(run: Run, name: str) -> Iterator[tuple[int, int]]:
             if name in event.buffers
         ]
         for at, (begin, what) in enumerate(kinds):
-            later = itertools.takewhile(lambda one: one[1] is not What.BEGIN, kinds[at + 1 :])
-            ends = [number for number, kind in later if kind is What.READ]
-            if what is What.WRITE and ends:
+            later = itertools.takewhile(lambda one: one[1] is not Effect.BEGIN, kinds[at + 1 :])
+            ends = [number for number, kind in later if kind is Effect.READ]
+            if what is Effect.WRITE and ends:
                 yield begin, ends[-1]
 
 
 def values_of_others(threads: Sequence[list[list[Event]]], name: str) -> Iterator[tuple[int, int]]:
     """Yield the epochs of a write and of another thread's read, where the buffer stays as it is."""
 
-    def epochs_of(thread: list[list[Event]], what: What) -> list[int]:
+    def epochs_of(thread: list[list[Event]], what: Effect) -> list[int]:
         return [n for n, events in enumerate(thread) if Event(what, (name,)) in events]
 
-    begun = {n for thread in threads for n in epochs_of(thread, What.BEGIN)}
+    begun = {n for thread in threads for n in epochs_of(thread, Effect.BEGIN)}
     for writer, reader in itertools.permutations(threads, 2):
-        pairs = itertools.product(epochs_of(writer, What.WRITE), epochs_of(reader, What.READ))
+        pairs = itertools.product(epochs_of(writer, Effect.WRITE), epochs_of(reader, Effect.READ))
         for begin, end in pairs:
             if begin <= end and begun.isdisjoint(range(begin, end + 1)):
                 yield begin, end
@@ -381,7 +381,7 @@ def split(way: Sequence[Event]) -> list[list[Event]]:
     """Return what a thread does in each epoch."""
     found: list[list[Event]] = [[]]
     for event in way:
-        if event.what is What.BARRIER:
+        if event.what is Effect.BARRIER:
             found.append([])
         else:
             found[-1].append(event)

@@ -18,7 +18,7 @@ from passes.layer_group.analysis.kernel_calls import KernelCall, read_results
 from passes.layer_group.analysis.layer_tensor_names import TensorNames, flat, tuple_uses
 from passes.layer_group.analysis.letters import Reads, decide_letters, weight_roles
 from passes.layer_group.analysis.read_kernel import Kernel, read_kernel
-from passes.layer_group.analysis.stages import UNFORESEEN
+from passes.layer_group.analysis.stages import NOT_ANALYSED
 from passes.layer_group.planning.cut import FIRST, LETTERS
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 from passes.layer_group.planning.spans import AxisMaps
@@ -174,7 +174,7 @@ class _BlockReader:
             else:
                 try:
                     self._describe(layer, kernel, inputs, number, len(made))
-                except UNFORESEEN as error:
+                except NOT_ANALYSED as error:
                     layer.reason = _cannot_be_cut(error)
 
     def _kernel(self, callee: tir.GlobalVar) -> _Kernel | str:
@@ -183,7 +183,7 @@ class _BlockReader:
             try:
                 kernel = read_kernel(self.mod[callee])
                 self.kernels[key] = kernel, read_results(kernel)
-            except UNFORESEEN as error:
+            except NOT_ANALYSED as error:
                 self.kernels[key] = _cannot_be_cut(error)
         return self.kernels[key]
 
@@ -288,7 +288,7 @@ class _BlockReader:
                     sums=tuple((name_of[p], axis) for p, axis in source.sums),
                     after_sums=tuple((name_of[p], axis, to) for p, axis, to in source.after_sums),
                 )
-            except UNFORESEEN as error:
+            except NOT_ANALYSED as error:
                 call.reason, call.source = _cannot_be_cut(error), None
         whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
         return Layer(*names, whole, reason=call.reason, behind=call.behind)

@@ -39,7 +39,7 @@ class NotSliceableError(ValueError):
     """A kernel that is not a row of plain loop nests; the message says what is in the way."""
 
 
-UNFORESEEN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+NOT_ANALYSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Exceptions, also of TVM, that mean that a kernel cannot be analysed.
 
 Its layer is left ungrouped then: none of them may end a build.

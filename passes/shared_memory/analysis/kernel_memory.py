@@ -35,6 +35,7 @@ from passes.shared_memory.analysis.own_elements import OwnElements
 from passes.shared_memory.analysis.statement_uses import BufferUses, alignment_of_addresses
 from passes.shared_memory.analysis.uniform import Uniformity
 from passes.shared_memory.planning.epochs import (
+    Effect,
     Event,
     EventBranch,
     EventLoop,
@@ -42,7 +43,6 @@ from passes.shared_memory.planning.epochs import (
     SharedBuffer,
     Step,
     ThreadBlock,
-    What,
     events_in,
 )
 
@@ -198,7 +198,7 @@ def _reason_to_leave(access: LinearAccess, uses: AllocationUses) -> str | None:
 
 def _is_of_all(step: Step) -> bool:
     """Return whether a barrier before a step would do nothing: it is one, or an allocation."""
-    return isinstance(step, Event) and step.what in (What.BARRIER, What.BEGIN)
+    return isinstance(step, Event) and step.what in (Effect.BARRIER, Effect.BEGIN)
 
 
 class _KernelWalk:
@@ -239,7 +239,7 @@ class _KernelWalk:
                 steps = tuple(self.steps(inner, here))
                 if steps and is_single and not _is_of_all(steps[0]):
                     self.places.append((op, at))
-                    yield Event(What.PLACE, number=len(self.places) - 1, loops=self._loops)
+                    yield Event(Effect.PLACE, number=len(self.places) - 1, loops=self._loops)
                 yield from steps
         elif isinstance(op, tir.Attribute):
             yield from self._steps_of_attr(op, here)
@@ -260,7 +260,7 @@ class _KernelWalk:
         elif isinstance(op, tir.Allocation):
             name = self._uses.name_of(op.buffer)
             if name is not None and name not in self._carried:
-                yield Event(What.BEGIN, (name,), number=self._number(op))
+                yield Event(Effect.BEGIN, (name,), number=self._number(op))
         elif isinstance(op, tir.Evaluation):
             yield from self._steps_of_call(op, here)
         elif isinstance(op, (tir.Store, tir.Binding, tir.Assertion)):
@@ -278,12 +278,12 @@ class _KernelWalk:
         # A buffer that carries a value from round to round is there before the first.
         begun = tuple(n for n, loop in self._carried.items() if loop == op.__chandle__())
         if begun:
-            yield Event(What.BEGIN, begun, number=self._number(op))
+            yield Event(Effect.BEGIN, begun, number=self._number(op))
         yield from events
         self._loops += 1
         body = tuple(self.steps(op.body, here))
         self._loops -= 1
-        key, has_one = op.__chandle__(), any(e.what is What.BARRIER for e in events_in(body))
+        key, has_one = op.__chandle__(), any(e.what is Effect.BARRIER for e in events_in(body))
         self.with_barriers[key] = has_one and self.with_barriers.get(key, True)
         yield EventLoop((*body, *events), may_skip)
 
@@ -294,10 +294,10 @@ class _KernelWalk:
         if op.attr_key == _WAIT and isinstance(op.body, tir.Attribute):
             count = op.body.value
             if op.body.attr_key == _IN_FLIGHT and isinstance(count, tir.IntConstant):
-                yield Event(What.WAIT, pending=int(count.value))
+                yield Event(Effect.WAIT, pending=int(count.value))
         yield from self.steps(op.body, here)
         if op.attr_key == _COMMIT:
-            yield Event(What.COMMIT)
+            yield Event(Effect.COMMIT)
         self._copying = was_copying
 
     def _steps_of_call(self, op: tir.Evaluation, here: bool) -> Iterator[Step]:
@@ -307,17 +307,17 @@ class _KernelWalk:
         is_sync = name == STORAGE_SYNC and str(getattr(call.args[0], "value", "")) in SCOPES
         if is_sync or name in BARRIERS:
             if here:
-                yield Event(What.BARRIER, number=self._number(op))
+                yield Event(Effect.BARRIER, number=self._number(op))
             return
         yield from self._events(op, parts_of(op), lends=True)
         if name == COMMIT_GROUP:
-            yield Event(What.COMMIT)
+            yield Event(Effect.COMMIT)
         elif name == WAIT_ALL:
-            yield Event(What.WAIT, pending=-1)
+            yield Event(Effect.WAIT, pending=-1)
         elif name == WAIT_GROUP:
             counts = [arg for arg in call.args if isinstance(arg, tir.IntConstant)]
             if len(counts) == 1:
-                yield Event(What.WAIT, pending=int(counts[0].value))
+                yield Event(Effect.WAIT, pending=int(counts[0].value))
 
     def _number(self, op: tir.Statement) -> int:
         self.statements.append(op)
@@ -329,7 +329,7 @@ class _KernelWalk:
         """Return what a statement's expressions do, and that it stores to a buffer."""
         events = self._uses.events_of(parts, lends)
         if isinstance(op, tir.Store):
-            self._uses.note(What.COPY if self._copying else What.WRITE, op.buffer, op.indices)
+            self._uses.note(Effect.COPY if self._copying else Effect.WRITE, op.buffer, op.indices)
         return [
             Event(what, tuple(names), number=self._number(op))
             for what, names in events.items()

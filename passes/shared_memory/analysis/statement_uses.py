@@ -29,7 +29,7 @@ from passes.ir.operators import (
     written_operands,
 )
 from passes.ir.statements import NodeVisitor, parts_of
-from passes.shared_memory.planning.epochs import What
+from passes.shared_memory.planning.epochs import Effect
 
 _ALIGNMENTS = (
     # Tensor copies and descriptors of matrices may ask for a swizzle, whose pattern is so long.
@@ -60,7 +60,7 @@ class BufferUses(NodeVisitor):
     def __init__(self, names: Mapping[int, str], access: LinearAccess) -> None:
         self._names, self._access = names, access
         self._given = _Given.USED
-        self._events: dict[What, dict[str, None]] = {}
+        self._events: dict[Effect, dict[str, None]] = {}
         # Of all statements so far. Of these buffers not all uses are known.
         self.kept: set[str] = set()
         self.handed_on: set[str] = set()  # Their address is an operand
@@ -74,19 +74,19 @@ class BufferUses(NodeVisitor):
         known = None if buffer is None else self._access.buffers.get(buffer.__chandle__())
         return None if known is None else self._names.get(known.root)
 
-    def events_of(self, parts: list[list[Any]], lends: bool) -> dict[What, dict[str, None]]:
+    def events_of(self, parts: list[list[Any]], lends: bool) -> dict[Effect, dict[str, None]]:
         """Return the buffers that parts of a statement read, write and copy to, in order.
 
         An address that the statement `lends` is given up when it ends, as operands of a call are
         that is a statement; otherwise it may be kept.
         """
-        self._events = {What.READ: {}, What.WRITE: {}, What.COPY: {}}
+        self._events = {Effect.READ: {}, Effect.WRITE: {}, Effect.COPY: {}}
         self._given = _Given.USED if lends else _Given.KEPT
         for part in parts:
             self._visit(part)
         return self._events
 
-    def note(self, what: What, buffer: Any, indices: Sequence[Any] = ()) -> None:
+    def note(self, what: Effect, buffer: Any, indices: Sequence[Any] = ()) -> None:
         """Note that a buffer is read or written, of a vector at an index."""
         name = self.name_of(buffer)
         if name is not None:
@@ -95,7 +95,7 @@ class BufferUses(NodeVisitor):
                 self.scattered.add(name)
 
     def _visit_load(self, op: tir.Load) -> None:
-        self.note(What.READ, op.source, op.indices)
+        self.note(Effect.READ, op.source, op.indices)
         self._visit_parts(op)
 
     def _visit_let(self, op: tir.Let) -> None:
@@ -120,10 +120,10 @@ class BufferUses(NodeVisitor):
             self._given = _Given.KEPT
         by_call = [operand.source for operand in written_operands(op)]
         for buffer in by_call:
-            self.note(What.WRITE, buffer)
+            self.note(Effect.WRITE, buffer)
         parts, at = parts_of(op), masked_index(op)
         if at is not None:
-            self.note(What.READ if at == 1 else What.WRITE, op.args[0])
+            self.note(Effect.READ if at == 1 else Effect.WRITE, op.args[0])
             by_call.append(op.args[0])
             parts[0] = []
         elif is_address_of(op) and type(op.args[0]) is tir.Load:
@@ -150,13 +150,13 @@ class BufferUses(NodeVisitor):
             return
         self.handed_on.add(name)
         if mask & 1 or not mask & 2:
-            self._events[What.READ][name] = None
+            self._events[Effect.READ][name] = None
         if mask & 2 or not mask & 1:
-            self._events[What.WRITE][name] = None
+            self._events[Effect.WRITE][name] = None
         if self._given is _Given.KEPT:
             self.kept.add(name)
         elif self._given is _Given.COPIED_TO:
-            self._events[What.COPY][name] = None
+            self._events[Effect.COPY][name] = None
 
 
 def _is_scattered(index: Any) -> bool:

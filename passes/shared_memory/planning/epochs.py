@@ -39,7 +39,7 @@ MOST_WORK = 20_000
 """Events of kernels that are gone through, at most; places in the fewest loops are tried first."""
 
 
-class What(Enum):
+class Effect(Enum):
     """The kind of an event."""
 
     BEGIN = "begin"  # The buffers hold no value any more: they are allocated anew
@@ -58,7 +58,7 @@ class What(Enum):
 class Event:
     """One thing that a thread does."""
 
-    what: What
+    what: Effect
     buffers: tuple[str, ...] = ()
     # Groups of copies that a `WAIT` may leave undone; -1 where it waits for copies of no group too.
     pending: int = 0
@@ -152,7 +152,7 @@ class _Flow:
         """Add steps after points, and return the points after which the next steps follow."""
         for step in steps:
             if isinstance(step, Event):
-                if step.what is not What.PLACE or step.number in self.chosen:
+                if step.what is not Effect.PLACE or step.number in self.chosen:
                     ends = [self.add(step, ends)]
             elif isinstance(step, EventLoop):
                 # The first round has a point of its own: nothing waits there from a round before.
@@ -162,7 +162,7 @@ class _Flow:
                 again = self.add(_NOTHING, last)
                 for begin in begins:
                     self.link(again, begin)
-                self.again[again] = any(e.what is What.BARRIER for e in events_in(step.body))
+                self.again[again] = any(e.what is Effect.BARRIER for e in events_in(step.body))
                 ends = [first, again] if step.may_skip else [again]
             else:
                 fork = self.add(_NOTHING, ends)
@@ -175,7 +175,9 @@ class _Flow:
         It begins with a barrier, or with the kernel, and its points are what a thread can reach
         from there without passing another barrier.
         """
-        barriers = {at for at, e in enumerate(self.events) if e.what in (What.BARRIER, What.PLACE)}
+        barriers = {
+            at for at, e in enumerate(self.events) if e.what in (Effect.BARRIER, Effect.PLACE)
+        }
         found = {}
         for start in (0, *sorted(barriers)):
             points, ends, rest = {start}, set[int](), [start]
@@ -188,7 +190,7 @@ class _Flow:
         return found
 
 
-_NOTHING = Event(What.BEGIN)  # At the beginning of the kernel, of a loop's rounds, of a branch
+_NOTHING = Event(Effect.BEGIN)  # At the beginning of the kernel, of a loop's rounds, of a branch
 
 
 @dataclass(frozen=True)
@@ -278,9 +280,9 @@ def _takes_place(
     used = [
         at
         for at in sorted(points)
-        if flow.masks[at] & (read | written) and flow.events[at].what is not What.BEGIN
+        if flow.masks[at] & (read | written) and flow.events[at].what is not Effect.BEGIN
     ]
-    if any(flow.events[at].what is What.COPY or flow.events[at].number < 0 for at in used):
+    if any(flow.events[at].what is Effect.COPY or flow.events[at].number < 0 for at in used):
         return False
     if _may_be_of_two_rounds(flow, used, points):
         return False
@@ -314,10 +316,14 @@ def _needed(flow: _Flow) -> list[int]:
     """Return for each point the buffers that are used there, or wait, or are on their way."""
     points = range(len(flow.events))
 
-    def masks(*kinds: What) -> list[int]:
+    def masks(*kinds: Effect) -> list[int]:
         return [flow.masks[at] if flow.events[at].what in kinds else 0 for at in points]
 
-    begun, writing, reading = masks(What.BEGIN), masks(What.WRITE, What.COPY), masks(What.READ)
+    begun, writing, reading = (
+        masks(Effect.BEGIN),
+        masks(Effect.WRITE, Effect.COPY),
+        masks(Effect.READ),
+    )
     # Into which something may have been written up to and at a point; which may be read at it or
     # later; copies that may be on their way after it.
     written, wanted = [0] * len(points), [0] * len(points)
@@ -328,7 +334,7 @@ def _needed(flow: _Flow) -> list[int]:
     _fixpoint(
         wanted, flow.following, points[::-1], lambda at, new: _union(new) & ~begun[at] | reading[at]
     )
-    if any(event.what is What.COPY for event in flow.events):
+    if any(event.what is Effect.COPY for event in flow.events):
         _fixpoint(ages, flow.preceding, points, partial(_on_the_way, flow))
     return [
         writing[at]
@@ -369,12 +375,12 @@ def _on_the_way(flow: _Flow, at: int, before: list[_Ages]) -> _Ages:
     for ages in before:
         for buffer, age in ages.items():
             new[buffer] = min(age, new.get(buffer, age))
-    if event.what is What.COPY:
+    if event.what is Effect.COPY:
         new.update((flow.index[name], 0) for name in event.buffers if name in flow.index)
-    elif event.what is What.COMMIT:
+    elif event.what is Effect.COMMIT:
         oldest = 2 + max(event.pending for event in flow.events)  # No wait tells older ones apart.
         new = {buffer: min(age + 1, oldest) for buffer, age in new.items()}
-    elif event.what is What.WAIT:
+    elif event.what is Effect.WAIT:
         new = {buffer: age for buffer, age in new.items() if age <= event.pending}
     return new
 
@@ -394,7 +400,7 @@ def barriers_to_add(
     it down as far, but those that can be left out again.
     """
     events = list(events_in(kernel.steps))
-    places = [event for event in events if event.what is What.PLACE]
+    places = [event for event in events if event.what is Effect.PLACE]
     places.sort(key=lambda place: (place.loops, place.number))
     budget = MOST_WORK // max(1, len(events))
 

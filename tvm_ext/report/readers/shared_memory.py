@@ -20,10 +20,10 @@ from passes.ir import (
 from passes.planning import Overflow, Plan, Problem, solve
 from passes.shared_memory import (
     SCOPES,
+    Effect,
     Event,
     KernelMemory,
     ThreadBlock,
-    What,
     allocated_bytes,
     find_epochs,
     place_shared_memory,
@@ -124,7 +124,7 @@ def _read(
     buffers = {b.name: memory.allocations[b.name].statement.buffer for b in kernel.buffers}
     lines: list[str] = []
     begins: list[int] = []
-    touched: defaultdict[tuple[What, str], dict[int, None]] = defaultdict(dict)
+    touched: defaultdict[tuple[Effect, str], dict[int, None]] = defaultdict(dict)
     barriers: list[int] = []
     for number, epoch in enumerate(find_epochs(kernel)):
         behind = "at the beginning" if epoch.begin is None else f"after {line(epoch.begin)}"
@@ -145,9 +145,9 @@ def _read(
     notes = {
         buffer: BufferNote(
             type=type_and_shape(variable),
-            allocated=next(iter(touched[What.BEGIN, buffer]), None),
-            reads=tuple(touched[What.READ, buffer]),
-            writes=tuple({**touched[What.WRITE, buffer], **touched[What.COPY, buffer]}),
+            allocated=next(iter(touched[Effect.BEGIN, buffer]), None),
+            reads=tuple(touched[Effect.READ, buffer]),
+            writes=tuple({**touched[Effect.WRITE, buffer], **touched[Effect.COPY, buffer]}),
         )
         for buffer, variable in buffers.items()
     }
