@@ -396,7 +396,7 @@ class Page {
     else this.view.zoomRows(factor, this.view.height / 2);
     this.draw();
   }
-  // The wheel moves a map, or zooms with a key; x is None beside the maps.
+  // The wheel moves a map, or zooms with a key; x is null beside the maps.
   wheel(event, x) {
     const { view } = this, y = event.clientY - byId("live-body").getBoundingClientRect().top - AXIS;
     const factor = Math.exp(-event.deltaY / 300), pixels = event.deltaMode === 1 ? 18 : 1;

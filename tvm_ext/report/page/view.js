@@ -18,9 +18,13 @@ class View {
     this.leastByte = Math.max(1, this.width - 16) / (memory.top * 1.04);
     this.bytePixels = this.leastByte;
   }
-  keep(memory) {
+  // The height of a row within what can be looked at.
+  allowed(pixels) {
     const most = Math.max(80, 400 * this.leastRow), least = Math.min(this.leastRow, LEAST_LINE);
-    this.rowPixels = Math.min(most, Math.max(least, this.rowPixels));
+    return Math.min(most, Math.max(least, pixels));
+  }
+  keep(memory) {
+    this.rowPixels = this.allowed(this.rowPixels);
     this.bytePixels = Math.max(this.leastByte, Math.min(this.bytePixels, this.width));
     const rows = this.height / this.rowPixels, bytes = this.width / this.bytePixels;
     this.row = Math.max(0, Math.min(this.row, memory.rows.total + 2 - rows));
@@ -32,7 +36,7 @@ class View {
   byteAt(x) { return this.byte + x / this.bytePixels; }
   zoomRows(factor, y) {
     const row = this.rowAt(y);
-    this.rowPixels *= factor;
+    this.rowPixels = this.allowed(this.rowPixels * factor);
     this.row = row - y / this.rowPixels;
   }
   zoomBytes(factor, x) {
