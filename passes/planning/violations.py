@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from passes.planning.buffer import Buffer, Penalty
+from passes.planning.buffer import ADDRESS_LIMIT, Buffer, Penalty
 from passes.planning.plan import Plan
 from passes.planning.problem import Problem
 from target_hw.memory import as_plain, is_byte_count
@@ -51,7 +51,7 @@ def violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
         return
     unplaced = list(_unplaced(problem, plan))
     yield from unplaced
-    for buffer in problem.buffers:
+    for buffer in _suspects(problem, plan):
         yield from _misplaced(problem, plan, buffer)
     yield from _overlapping(problem, plan)
     for first, second in problem.separations:
@@ -63,6 +63,8 @@ def violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
 
 
 def _are_offsets(given: object) -> bool:
+    if type(given) is tuple and all(type(at) is int for at in given):
+        return True
     return isinstance(given, tuple | list) and all(is_byte_count(as_plain(at)) for at in given)
 
 
@@ -92,6 +94,29 @@ def _loops(problem: Problem, names: tuple[str, str]) -> set[int | None]:
 
 def _offsets(plan: Plan, buffer: Buffer) -> tuple[int, ...]:
     return plan.offsets.get(buffer.name, ())
+
+
+def _suspects(problem: Problem, plan: Plan) -> Iterator[Buffer]:
+    """Yield the buffers whose own offsets may be wrong: there can be a million that are right."""
+    columns, memory = problem.columns, problem.memory
+    rows = [_offsets(plan, buffer) for buffer in problem.buffers]
+    counts = np.fromiter(map(len, rows), np.int64, len(rows))
+    owners = np.repeat(np.arange(len(rows)), counts)
+    given = [at for row in rows for at in row]
+    if max(given, default=0) >= ADDRESS_LIMIT or min(given, default=0) <= -ADDRESS_LIMIT:
+        yield from problem.buffers
+        return
+    offsets = np.array(given, dtype=np.int64)
+    ends = offsets + columns.sizes[owners]
+    wrong = (offsets < 0) | (offsets % columns.alignments[owners] != 0)
+    if memory.capacity is not None:
+        wrong |= ends > memory.capacity
+    for low, high in memory.reserved:
+        wrong |= np.maximum(low, offsets) < np.minimum(high, ends)
+    found = np.bincount(owners[wrong], minlength=len(rows)) > 0
+    for buffer, is_found in zip(problem.buffers, found.tolist(), strict=True):
+        if is_found or buffer.pinned is not None:
+            yield buffer
 
 
 def _misplaced(problem: Problem, plan: Plan, buffer: Buffer) -> Iterator[Violation]:
@@ -172,14 +197,15 @@ def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Pla
     # At one position, ends come first.
     events = np.argsort(np.array(ends + begins, dtype=np.int64), kind="stable").tolist()
 
+    lows: list[int] = []  # The first bytes of `apart`
     apart: list[_Placed] = []
     piled: list[_Placed] = []
     for event in events:
         placed = slots[event % len(slots)]
-        at = bisect_left(apart, placed)
+        at = bisect_left(lows, placed.begin)
         if event < len(slots):
             if apart[at : at + 1] == [placed]:
-                del apart[at]
+                del apart[at], lows[at]
             else:
                 piled.remove(placed)
             continue
@@ -189,6 +215,7 @@ def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Pla
             piled.append(placed)
         else:
             apart.insert(at, placed)
+            lows.insert(at, placed.begin)
         for other in met:
             yield other, placed
 
@@ -215,7 +242,7 @@ def _shared(problem: Problem, plan: Plan, first: str, second: str) -> list[tuple
 
 def _misstated(problem: Problem, plan: Plan) -> Iterator[Violation]:
     """Yield what the plan says of itself and is not so."""
-    ends = [offset + b.size for b in problem.buffers for offset in _offsets(plan, b)]
+    ends = (max(_offsets(plan, b), default=-b.size) + b.size for b in problem.buffers)
     peak = max(ends, default=0)
     if plan.peak != peak:
         yield Violation("peak", (), f"the peak is {peak}, the plan says {plan.peak}")

@@ -3,8 +3,7 @@
 
 A dense set of penalties has far too many to branch on. So where not everything can be placed
 without a penalty, a plan that fits is found with no regard to penalties, and from there buffers are
-moved a few at a time (see `passes.planning.planners.relocation`). Those that stall a multi-buffered
-one get all of its offsets, where that costs less.
+moved a few at a time (see `passes.planning.planners.relocation`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from passes.planning.planners.feasibility import FeasibilityCheck, Outcome
 from passes.planning.planners.first_fit import fit
 from passes.planning.planners.relocation import MOST_PAIRS, improved
 from passes.planning.problem import Problem
-from passes.planning.violations import violations
 
 NAME = "best"
 EXACT_BLOCKS = 24
@@ -97,10 +95,7 @@ def _cheapest(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     start = block_list.plan(blind.flat(found), NAME)
     if not found.fits:
         return replace(start, status=found.status)
-    plan = _relocated(block_list, start, tracker)
-    while plan.penalty and tracker.left and (wider := _upgraded(block_list, plan)) is not None:
-        plan = _relocated(block_list, wider, tracker)
-    return _lowered(block_list, plan, tracker.share(1, at_most=QUESTION_NODES))
+    return _relocated(block_list, start, tracker)
 
 
 def _relocated(
@@ -115,44 +110,10 @@ def _relocated(
     return other if rank(problem, other) < rank(problem, plan) else plan
 
 
-def _lowered(block_list: BlockList, plan: Plan, tracker: BudgetTracker) -> Plan:
-    """Return a plan of a lower peak in which no other pairs share at a cost, if one is found."""
-    problem, wide = block_list.problem, _as_wide(block_list, plan)
-    if plan.penalty == 0 or wide.live_pairs + len(problem.penalties) > MOST_PAIRS:
-        return plan
-    due = wide.due(wide.flat(plan))
-    others = [penalty for index, penalty in enumerate(problem.penalties) if index not in due]
-    apart = cost_free(replace(wide.problem, penalties=tuple(others)))
-    lower = minimise(BlockList(apart), tracker)
-    other = block_list.plan_of(lower.offsets, NAME)
-    return other if rank(problem, other) < rank(problem, plan) else plan
-
-
 def _as_wide(block_list: BlockList, plan: Plan) -> BlockList:
     """Return the block list in which each buffer has as many slots as offsets in `plan`."""
     wide = widened(block_list.problem, {name: len(at) for name, at in plan.offsets.items()})
     return block_list if wide is block_list.problem else BlockList(wide)
-
-
-def _upgraded(block_list: BlockList, plan: Plan) -> Plan | None:
-    """Return a better plan in which a buffer has all offsets of one that it stalls, or None.
-
-    The buffer is one that may have more offsets, the other has more, and pays less in step.
-    """
-    problem, wide = block_list.problem, _as_wide(block_list, plan)
-    due = [problem.penalties[index] for index in sorted(wide.due(wide.flat(plan)))]
-    for penalty in sorted(due, key=lambda p: p.cost_if_slots_match - p.cost):
-        names = penalty.first, penalty.second
-        single, multiple = sorted(names, key=lambda name: len(plan.offsets[name]))
-        if (
-            penalty.cost_if_slots_match < penalty.cost
-            and len(plan.offsets[single]) < len(plan.offsets[multiple])
-            and problem.buffers[problem.index[single]].may_widen
-        ):
-            wider = block_list.plan_of({**plan.offsets, single: plan.offsets[multiple]}, NAME)
-            if rank(problem, wider) < rank(problem, plan) and not any(violations(problem, wider)):
-                return wider
-    return None
 
 
 # The lowest peak, penalties apart: a heuristic, then placements below falling capacities

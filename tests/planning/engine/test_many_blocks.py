@@ -128,21 +128,25 @@ def test_plans_of_tables_are_right_without_a_list(name, planner, nothing_is_list
 
 def as_they_begin(problem):
     """Return where buffers of one slot go as they begin, each into the smallest gap of all."""
-    apart = {problem.index[name] for pair in problem.separations for name in pair}
-    order = sorted(range(len(problem.buffers)), key=lambda at: problem.buffers[at].live[0][0])
+    lives = [buffer.live[0] for buffer in problem.buffers]
+    until = [end for _, end in lives]
+    for pair in problem.separations:  # A separated buffer keeps its bytes until the other begins
+        one, two = (problem.index[name] for name in pair)
+        until[one] = max(until[one], lives[two][0] + 1)
+        until[two] = max(until[two], lives[one][0] + 1)
     offsets = {}
-    for at in order:
-        begin, size = problem.buffers[at].live[0][0], problem.buffers[at].size
+    for at in sorted(range(len(lives)), key=lambda at: lives[at][0]):
+        begin, size = lives[at][0], problem.buffers[at].size
         held = sorted(
             (low, low + problem.buffers[other].size)
             for other, low in offsets.items()
-            if other in apart or problem.buffers[other].live[0][1] > begin
+            if until[other] > begin
         )
         tops = [0, *(end for _, end in held)]
         gaps = [(low - top, top) for top, (low, _) in zip(tops, held, strict=False)]
-        rooms = [] if at in apart else [gap for gap in gaps if gap[0] >= size]
+        rooms = [gap for gap in gaps if gap[0] >= size]
         offsets[at] = min(rooms, default=(0, tops[-1]))[1]
-    return [offsets[at] for at in range(len(order))]
+    return [offsets[at] for at in range(len(lives))]
 
 
 @pytest.mark.parametrize("name", ["plain", "separated", "one"])
