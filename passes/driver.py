@@ -39,6 +39,7 @@ from passes.prim_func import (
     Callers,
     CallGraph,
     FunctionProblems,
+    before_carrying_loops,
     call_sites,
     find_calls,
     has_exact_dtype,
@@ -214,7 +215,8 @@ def write_address_plan(func: PrimFunc, plan: AddressPlan, form: Form) -> PrimFun
             "the address space of vectors that are gathered from it"
         )
     if form == "address":
-        func = write_addresses(func, _addresses(plan))
+        uses = [use for scope in plan.scopes for use in scope.attached.allocations.values()]
+        func = write_addresses(before_carrying_loops(func, uses), _addresses(plan))
     else:
         func = write_arenas(func, tuple(_arenas(func, plan)))
     return _with_asserts(func, plan.found.bounds)

@@ -19,9 +19,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.tirx.operator.tile_primitive.ops import CopyAsync, GemmAsync
+from tvm.tirx.operator.tile_primitive.ops import (
+    FMA,
+    BinaryOp,
+    Copy,
+    CopyAsync,
+    Gemm,
+    GemmAsync,
+    UnaryOp,
+)
 
-from passes.ir import PrimFunc, nodes_in, tir, unique_name
+from passes.ir import PrimFunc, has_any, nodes_in, tir, unique_name
 from passes.planning import Buffer, LiveRange, Problem
 from target_hw.memory import MemoryHierarchy, MemoryScope, round_up
 
@@ -36,6 +44,28 @@ _INSTRUCTION = "tensorized_nki_instruction"
 """The attribute around the loops that are one instruction."""
 
 _GO_ON = (CopyAsync, GemmAsync)  # They may not be over when the next statement starts
+
+_OVERWRITE = (UnaryOp, BinaryOp, Copy, FMA, Gemm)
+"""Primitives that write all of the region that is their first operand, whatever it held."""
+
+_OVERWRITING = (
+    "load",
+    "tensor_copy",
+    "activation",
+    "reciprocal",
+    "tensorreduce",
+    "tensortensor",
+    "tensorscalar",
+    "memset",
+    "identity",
+    "scalar_tensor_tensor",
+    "scalar_tensor_scalar",
+    "affine_select",
+)
+"""Instructions that write each element of their first operand, whatever it held.
+
+Source: ``tvm.backend.trn.op``.
+"""
 
 
 @dataclass(frozen=True)
@@ -150,7 +180,68 @@ class _Touch:
 
     position: int
     loops: tuple[int, ...]  # The numbers of those around it, outermost first
+    branches: tuple[int, ...] = ()  # Likewise
     is_scratch: bool = False  # Whether the statement names the buffer as its workspace alone
+    fills: bool = False  # Whether the statement writes all of the buffer and does not read it
+    is_name: bool = False  # Whether the statement gives the buffer's address a name, and no more
+
+
+def _filled(node: Any) -> tir.Var | None:
+    """Return the buffer that a primitive or an instruction writes all of, as is sure at a look."""
+    if isinstance(node, tir.TilePrimitive):
+        region = node.args[0]
+        if not isinstance(tir.TilePrimitive.downcast(node), _OVERWRITE):
+            return None
+        if not isinstance(region, tir.Region):
+            return None
+        ranges = zip(region.region, region.source.ty.shape, strict=True)
+        is_whole = all(
+            tir.constant(each.min) == 0 and _is_as_long(each.extent, extent)
+            for each, extent in ranges
+        )
+        return region.source if is_whole else None
+    call, counts = _instruction_call(node)
+    if call is None or str(call.op.name).rpartition(".")[2] not in _OVERWRITING:
+        return None
+    result = call.args[0]
+    if not isinstance(result, tir.Load):
+        return None
+    for index, extent in zip(result.indices, result.source.ty.shape, strict=True):
+        count = counts.pop(index.__chandle__(), None)
+        is_all = tir.constant(index) == 0 and tir.constant(extent) == 1
+        if not is_all and (count is None or not _is_as_long(count, extent)):
+            return None
+    return result.source
+
+
+def _instruction_call(node: Any) -> tuple[tir.Call | None, dict[int, Any]]:
+    """Return the call of an instruction, and how far the loops around it count, by their variables.
+
+    None where something else stands around the call, or a loop does not begin at 0.
+    """
+    counts: dict[int, Any] = {}
+    if not isinstance(node, tir.Attribute):
+        return None, counts
+    body = node.body
+    while isinstance(body, tir.Loop):
+        if tir.constant(body.min) != 0 or body.step is not None:
+            return None, counts
+        counts[body.loop_var.__chandle__()] = body.extent
+        body = body.body
+    is_call = isinstance(body, tir.Evaluation) and isinstance(body.value, tir.Call)
+    return (body.value if is_call else None), counts
+
+
+def _others(node: Any) -> list[Any]:
+    """Return what a primitive or an instruction names beside its first operand."""
+    if isinstance(node, tir.TilePrimitive):
+        return [*list(node.args)[1:], *node.config.values(), *node.workspace.values()]
+    call, _ = _instruction_call(node)
+    return [] if call is None else list(call.args)[1:]
+
+
+def _is_as_long(count: Any, extent: Any) -> bool:
+    return tir.constant(count) is not None and tir.constant(count) == tir.constant(extent)
 
 
 class _TileReader:
@@ -158,6 +249,7 @@ class _TileReader:
 
     def __init__(self) -> None:
         self.position = 0
+        self._branches: tuple[int, ...] = ()
         self.allocations: dict[int, tuple[tir.Allocation, _Touch]] = {}
         self._spans: dict[int, LiveRange] = {}  # Of loops, by number
         self._touches: dict[int, list[_Touch]] = {}  # By the owner's handle
@@ -168,10 +260,11 @@ class _TileReader:
     def live_range(self, handle: int) -> LiveRange:
         """Return the positions of an allocation's touches, with the loops that carry its value.
 
-        A buffer that a loop uses and that is allocated outside of it is live in all of the loop. A
-        buffer that is nothing but the workspace of primitives carries no value from one to the
-        next. A buffer that an asynchronous primitive touches is live to the end, and in all loops
-        around the primitive.
+        A buffer that a loop uses and that is allocated outside of it is live in all of the loop. So
+        is one that is allocated in it, at an address that stays, unless each round certainly fills
+        it before anything else uses it. A buffer that is nothing but the workspace of primitives
+        carries no value from one to the next. A buffer that an asynchronous primitive touches is
+        live to the end, and in all loops around the primitive.
         """
         _, made = self.allocations[handle]
         touches = self._touches.get(handle, [made])
@@ -181,8 +274,10 @@ class _TileReader:
             return min([begin, *(self._spans[number][0] for number in loops)]), self.position
         if all(touch.is_scratch for touch in touches):
             return begin, end
-        # A loop around the allocation makes a new buffer each time.
-        outside = {number for touch in touches for number in touch.loops} - {*made.loops}
+        first, *_ = [touch for touch in touches if not touch.is_name] or touches
+        is_own = first.fills and (first.loops, first.branches) == (made.loops, made.branches)
+        carrying = {number for touch in touches for number in touch.loops}
+        outside = carrying - ({*made.loops} if is_own else set())
         spans = [(begin, end), *(self._spans[number] for number in outside)]
         return min(first for first, _ in spans), max(last for _, last in spans)
 
@@ -194,7 +289,7 @@ class _TileReader:
                     self.read(part, loops)
             case tir.Allocation():
                 handle = op.buffer.__chandle__()
-                self.allocations[handle] = op, _Touch(self.position, loops)
+                self.allocations[handle] = op, _Touch(self.position, loops, self._branches)
                 self._owned[handle] = [handle]
                 self.position += 1
             case tir.Declaration():
@@ -206,9 +301,12 @@ class _TileReader:
                 self._read_loop(op, loops)
             case tir.If():
                 self._note(op.condition, loops)
-                self.read(op.then_case, loops)
-                if op.else_case is not None:
-                    self.read(op.else_case, loops)
+                outer = self._branches
+                for case in (op.then_case, op.else_case):
+                    if case is not None:
+                        self._branches = (*outer, self.position)
+                        self.read(case, loops)
+                self._branches = outer
             case tir.Attribute() if op.attr_key != _INSTRUCTION:
                 self._note(op.value, loops)
                 self.read(op.body, loops)
@@ -231,8 +329,14 @@ class _TileReader:
         is_tile = isinstance(node, tir.TilePrimitive)
         workspace = self._owners([*node.workspace.values()]) if is_tile else []
         named = self._owners([*node.args, *node.config.values()] if is_tile else node)
+        filled = _filled(node)
+        if filled is not None and filled.__chandle__() in self._owners(_others(node)):
+            filled = None
+        is_name = isinstance(node, tir.Expr) and not has_any(node, tir.Load, tir.Region)
         for handle in dict.fromkeys([*named, *workspace]):
-            touch = _Touch(self.position, loops, handle not in named)
+            fills = filled is not None and filled.__chandle__() == handle
+            is_scratch = handle not in named
+            touch = _Touch(self.position, loops, self._branches, is_scratch, fills, is_name)
             self._touches.setdefault(handle, []).append(touch)
             if is_tile and isinstance(tir.TilePrimitive.downcast(node), _GO_ON):
                 self._lasting.add(handle)

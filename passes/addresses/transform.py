@@ -20,6 +20,7 @@ from passes.ir import (
     Target,
     as_target,
     build_option,
+    find_linear_access,
     make_function_pass,
     nodes_in,
     outermost_threads,
@@ -35,7 +36,9 @@ from passes.prim_func import (
     AllocationNote,
     Callers,
     ProblemOptions,
+    before_carrying_loops,
     drop_addresses,
+    find_memory_uses,
     find_problems,
     limits_of,
     memory_of,
@@ -213,7 +216,8 @@ def DropAddresses() -> Pass:  # noqa: N802
     ``shared.dyn`` and ``local`` may not have an address. Other scopes keep theirs.
 
     Allocations in a ``while`` or an ``if`` move out of it, because the same pass makes code of
-    them there that LLVM refuses.
+    them there that LLVM refuses. Those that carry a value from one round of a loop to the next move
+    out of the loop: without an address they would be other memory in each round.
 
     Returns
     -------
@@ -222,9 +226,15 @@ def DropAddresses() -> Pass:  # noqa: N802
     """
 
     def transform(func: PrimFunc, _mod: IRModule) -> PrimFunc:
-        return _hoist_allocations(drop_addresses(func))
+        return _hoist_allocations(drop_addresses(_out_of_carrying_loops(func)))
 
     return make_function_pass("DropAddresses", transform)
+
+
+def _out_of_carrying_loops(func: PrimFunc) -> PrimFunc:
+    if not any(len(op.buffer.ty.allocated_addr) for op in nodes_in(func.body, tir.Allocation)):
+        return func
+    return before_carrying_loops(func, find_memory_uses(find_linear_access(func)))
 
 
 def drop_for_kernels() -> Pass:
@@ -254,9 +264,7 @@ def _hoist_allocations(func: PrimFunc) -> PrimFunc:
     uses".
 
     Those whose size is not constant stay, and so do those in a loop within, or in an attribute's
-    body, which may be one iteration's or thread's own. Memory that is made outside of a loop may
-    hold values of an earlier iteration. Reading uninitialised memory is undefined behaviour, so no
-    program can tell.
+    body, which may be one iteration's or thread's own.
     """
 
     def hoist(op: Any, mutator: Any) -> Any:

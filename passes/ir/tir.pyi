@@ -125,6 +125,7 @@ class Shuffle(Expr):
 
 class Region(Expr):
     source: Var
+    region: abc.Sequence[Range]
 
 class Range(Node):
     min: Any

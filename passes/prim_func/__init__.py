@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The allocations of a PrimFunc: problems are read from it, and plans are written into it."""
 
-from passes.prim_func.address import VIEWS_REFUSE, drop_addresses, write_addresses
+from passes.prim_func.address import (
+    VIEWS_REFUSE,
+    before_carrying_loops,
+    drop_addresses,
+    write_addresses,
+)
 from passes.prim_func.arena import Arena, names_with_pointers, write_arenas
 from passes.prim_func.arena_views import offset_in_elements
 from passes.prim_func.element_accesses import ElementAccess, element_accesses

@@ -6,7 +6,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from passes.ir import Callbacks, PrimFunc, nodes_in, structural_mutate, tir, with_body
+from passes.ir import (
+    Callbacks,
+    PrimFunc,
+    constant_count,
+    nodes_in,
+    structural_mutate,
+    tir,
+    with_body,
+)
+from passes.prim_func.memory_uses import AllocationUses
 
 VIEWS_REFUSE = ("global", "shared", "shared.dyn", "local")
 """Scopes in which TVM's `DeclBuffer` takes no buffer that has an address."""
@@ -25,6 +34,36 @@ def write_addresses(
     """
     buffers = ((statement.buffer, list(slots)) for statement, slots in addresses)
     return _replace(func, {b.__chandle__(): b.with_allocated_addr(slots) for b, slots in buffers})
+
+
+def before_carrying_loops(func: PrimFunc, uses: Iterable[AllocationUses]) -> PrimFunc:
+    """Put allocations of constant size before the loop that carries a value in them, if one does.
+
+    With an address they are the same memory in each round, wherever they stand; what unrolls the
+    loop, or takes the address off, would make them other memory each time.
+    """
+    moved: dict[int, list[tir.Allocation]] = {}
+    for use in uses:
+        if use.carrying is not None and constant_count(use.statement.buffer.ty.shape) is not None:
+            moved.setdefault(use.carrying.__chandle__(), []).append(use.statement)
+    if not moved:
+        return func
+    taken = {op.__chandle__() for statements in moved.values() for op in statements}
+
+    def take_out(op: tir.Allocation, _mutator: Any) -> Any:
+        return tir.Evaluation(0) if op.__chandle__() in taken else op
+
+    def put_before(op: Any, mutator: Any) -> Any:
+        rest = mutator.default_mutate(op)
+        before = moved.get(op.__chandle__(), [])
+        return tir.Sequence([*before, rest]) if before else rest
+
+    callbacks: Callbacks = [
+        (tir.Allocation, take_out),
+        (tir.Loop, put_before),
+        (tir.While, put_before),
+    ]
+    return with_body(func, structural_mutate(func.body, callbacks))
 
 
 def drop_addresses(

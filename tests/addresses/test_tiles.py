@@ -102,6 +102,56 @@ def test_a_tile_in_front_of_a_loop_lives_through_it(inside: bool, tiles: int):
     assert not TileReplay(func).wrong
 
 
+CARRIED = {
+    "filled in the first round": [
+        "if k == 0:",
+        *indented(instruction("load(t[i, j], A[i, j])", 16)),
+    ],
+    "written in part": instruction("load(t[i, j], A[i, j])", 8),
+    "added to": instruction('tensortensor(t[i, j], t[i, j], t[i, j], "add")', 16),
+    "filled by a loop that may have no rounds": [
+        "for m in range(k):",
+        *indented(instruction("load(t[i, j], A[i, j])", 16)),
+    ],
+    "read under a condition first": [
+        "if k == 1:",
+        *indented(instruction("store(B[i, j], t[i, j])", 16)),
+        *instruction("load(t[i, j], A[i, j])", 16),
+    ],
+    "filled through another name in part": [
+        'v = T.decl_buffer((4, 8), "float32", data=t.data, scope="trn.sbuf")',
+        *instruction("load(v[i, j], A[i, j])", 8),
+    ],
+}
+
+
+@pytest.mark.parametrize("first", CARRIED.values(), ids=CARRIED)
+def test_a_tile_in_a_loop_is_kept_unless_each_round_fills_it(first: Sequence[str]):
+    """Its address stays, so that what one round leaves is there in the next."""
+    body = [tile("t", 16), tile("a", 16), tile("b", 16), *first]
+    body += instruction("store(B[i, j], t[i, j])", 16)
+    body += instruction("load(a[i, j], A[i, j])", 16)
+    body += instruction('activation(b[i, j], a[i, j], "sqrt")', 16)
+    body += instruction("store(B[i, j], b[i, j])", 16)
+    func = planned(kernel(["for k in range(3):", *indented(body)]))
+    assert not TileReplay(func).wrong
+    starts = addresses(func)
+    assert abs(starts["t"][0] - starts["a"][0]) >= 64
+    assert abs(starts["t"][0] - starts["b"][0]) >= 64
+    assert end_of(func) == 3 * 64
+
+
+@pytest.mark.parametrize("scalar", ["", "if k == 0:"])
+def test_a_tile_that_each_round_fills_shares_with_what_follows(scalar: str):
+    body = [tile("t", 16), tile("a", 16), *instruction("memset(t[i, j], T.float32(0.0))", 16)]
+    body += instruction("store(B[i, j], t[i, j])", 16)
+    body += instruction("load(a[i, j], A[i, j])", 16) + instruction("store(B[i, j], a[i, j])", 16)
+    lines = [scalar, *indented(body)] if scalar else body
+    func = planned(kernel(["for k in range(3):", *indented(lines)]))
+    assert end_of(func) == 64
+    assert not TileReplay(func).wrong
+
+
 def test_a_tile_that_a_loop_adds_to_is_kept_through_it():
     lines = [tile(name, 16) for name in ("total", "part", "twice")]
     lines += instruction("memset(total[i, j], T.float32(0.0))", 16)

@@ -115,12 +115,14 @@ class TileReplay:
         elif isinstance(op, AllocBuffer):
             handle = op.buffer.__chandle__()
             self.tiles.setdefault(handle, (len(self.tiles) + 1, op))
-            self.known[handle] = np.zeros([int(n) for n in op.buffer.ty.shape], bool)
+            # The address stays the same in each round of a loop, and so does what is there.
+            self.known.setdefault(handle, np.zeros([int(n) for n in op.buffer.ty.shape], bool))
         elif isinstance(op, Bind | DeclBuffer):
             name, source = (op.var, op.value) if isinstance(op, Bind) else (op.buffer, op.data)
             self.views[name.__chandle__()] = source if isinstance(source, Var) else source.args[0]
         elif isinstance(op, For):
-            for value in range(int(op.min), int(op.min) + int(op.extent)):
+            first = self._value(op.min, env)
+            for value in range(first, first + self._value(op.extent, env)):
                 self._run(op.body, {**env, op.loop_var.__chandle__(): value})
         elif isinstance(op, IfThenElse):
             case = op.then_case if self._value(op.condition, env) else op.else_case
