@@ -89,7 +89,7 @@ def refused(run, *command: str) -> str:
         ("compare x.pt2 --executorch", "x.pt2: no such file"),
         ("compare chain.json --bind n", "expected NAME=8, got 'n'"),
         ("map nosuch -o a.html", "unknown workload 'nosuch'"),
-        ("map ascend:gelu -o a.txt", ".*the name must end in one of .html, .svg"),
+        ("map ascend:gelu -o a.txt", ".*the name must end in one of .html, .json"),
         ("map ascend:gelu -o none/a.html", ".*there is no directory"),
         ("map ascend:gelu -o a.html --planners nosuch", "unknown planner 'nosuch'"),
         ("map ascend:gelu -o a.html --scopes local.XX", ".*no scope 'local.XX' to show"),
@@ -104,7 +104,7 @@ def refused(run, *command: str) -> str:
         ("map x.pte order -o a.html", ".*have no view 'order'"),
         ("map x.pte -o a.html --planners stock", ".*have no plan 'stock'"),
         ("map x.pte -o a.html --bind n=8", ".*has its memories, its target and its sizes"),
-        ("map table.csv -o a.json --memories sram:8,dram", ".*must end in one of .html, .svg"),
+        ("map table.csv -o a.txt --memories sram:8,dram", ".*must end in one of .html, .json"),
         *(
             (f"map table.csv -o a.html --memories sram:8,dram {option}", ".* with --memories")
             for option in ("--scopes x", "--functions f", "--planners best")
