@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import test_libraries  # noqa: F401 - lets the corpus find what it reads
 import tvm
 from tvm import relax, tirx
 from tvm.ir.instrument import pass_instrument

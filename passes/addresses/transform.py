@@ -19,7 +19,6 @@ from passes.ir import (
     PrimFunc,
     Target,
     as_target,
-    build_option,
     find_linear_access,
     make_function_pass,
     nodes_in,
@@ -225,7 +224,7 @@ def DropAddresses() -> Pass:  # noqa: N802
         A function pass, to run before `LowerTVMBuiltin`.
     """
 
-    def transform(func: PrimFunc, _mod: IRModule) -> PrimFunc:
+    def transform(func: PrimFunc, _mod: IRModule, _context: Any) -> PrimFunc:
         return _hoist_allocations(drop_addresses(_out_of_carrying_loops(func)))
 
     return make_function_pass("DropAddresses", transform)
@@ -244,8 +243,8 @@ def drop_for_kernels() -> Pass:
     `MergeSharedMemoryAllocations` merges. Functions without thread extents keep theirs.
     """
 
-    def transform(func: PrimFunc, _mod: IRModule) -> PrimFunc:
-        merges_static = build_option(MERGES_STATIC_SHARED)
+    def transform(func: PrimFunc, _mod: IRModule, context: Any) -> PrimFunc:
+        merges_static = context.config.get(MERGES_STATIC_SHARED, False)
         merged = ("shared", "shared.dyn") if merges_static else ("shared.dyn",)
         kernels = outermost_threads(func.body)
         inside = (op for kernel in kernels for op in nodes_in(kernel, tir.Allocation))

@@ -26,6 +26,17 @@ from passes.ir.operators import (
 from passes.ir.statements import NodeVisitor
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.structural import node_finder, nodes_in
+from passes.ir.tir import (
+    BufferType,
+    Call,
+    GlobalVar,
+    Let,
+    Load,
+    PrimType,
+    Store,
+    StringConstant,
+    Var,
+)
 
 _PARALLEL_LOOP, _VECTORIZED_LOOP = int(tir.LoopKind.PARALLEL), int(tir.LoopKind.VECTORIZED)
 
@@ -38,12 +49,12 @@ _OUTSIDE = -1  # The root of memory that the function did not allocate
 class Address(NamedTuple):
     """An address-of expression, with the same fields as a load."""
 
-    source: tir.Var
-    ty: tir.PrimType
+    source: Var
+    ty: PrimType
     indices: list[Any]
 
 
-Access = tuple[int, Any, tir.Store | None]
+Access = tuple[int, Any, Store | None]
 """One use of a buffer, or of something that forbids sharing in place.
 
 The handle of the buffer, where 0 stands for all buffers; the load, store or `Address` that accesses
@@ -59,14 +70,14 @@ class BufferEntry(NamedTuple):
     """The allocation, type and scope that a buffer variable stands for."""
 
     root: int  # Index of the allocation whose memory it names; -1 for memory from outside
-    var: tir.Var  # The buffer with which the memory was declared
+    var: Var  # The buffer with which the memory was declared
     level: int  # Number of statements with a body around the allocation
     refusal: str = ""  # The reason for which no load or store by this name is taken, if it is not
 
     @property
-    def dtype(self) -> tir.PrimType:
+    def dtype(self) -> PrimType:
         """The element type with which the memory was declared."""
-        dtype: tir.PrimType = self.var.ty.dtype
+        dtype: PrimType = self.var.ty.dtype
         return dtype
 
 
@@ -91,9 +102,9 @@ class LinearAccess:
     plain: set[int] = field(default_factory=set)
     # Variables that are bound, but to numbers of their own type; buffers that are accessed before
     # they are declared, and those that are declared more than once.
-    pointers: list[tir.Var] = field(default_factory=list)
-    undeclared: list[tir.Var] = field(default_factory=list)
-    declared_twice: list[tir.Var] = field(default_factory=list)
+    pointers: list[Var] = field(default_factory=list)
+    undeclared: list[Var] = field(default_factory=list)
+    declared_twice: list[Var] = field(default_factory=list)
     # The functions that may be called: global variables, and strings among a call's arguments; each
     # with the position in `sequence` at which the statement that calls it would stand.
     calls: list[tuple[str, int]] = field(default_factory=list)
@@ -106,19 +117,19 @@ class LinearAccess:
     names_buffers: bool = False  # Whether an attribute is of a buffer
 
 
-def _takes_numbers(op: tir.Call | tir.Let) -> bool:
+def _takes_numbers(op: Call | Let) -> bool:
     """Return whether an expression is an operator's call whose operands are all plain numbers.
 
     So is the operand of `address_of`, whose result may be a number, too.
     """
-    if type(op) is not tir.Call or type(op.op) is not Op or is_address_of(op):
+    if type(op) is not Call or type(op.op) is not Op or is_address_of(op):
         return False
-    return all(type(arg.ty) is tir.PrimType for arg in items(op.args))
+    return all(type(arg.ty) is PrimType for arg in items(op.args))
 
 
-def accessed_type(op: Any) -> tir.PrimType:
+def accessed_type(op: Any) -> PrimType:
     """Return the type of what a load, store or `Address` reads or writes."""
-    dtype: tir.PrimType = op.value.ty if type(op) is tir.Store else op.ty
+    dtype: PrimType = op.value.ty if type(op) is Store else op.ty
     return dtype
 
 
@@ -163,15 +174,15 @@ class LinearAccessPatternFinder(NodeVisitor):
     def __init__(self, func: tir.PrimFunc) -> None:
         self.found = found = LinearAccess(func.body)
         self._accesses, self._buffers = found.accesses, found.buffers
-        self._loads_and_calls = node_finder(tir.Load, tir.Call, tir.Let)
+        self._loads_and_calls = node_finder(Load, Call, Let)
         # Buffers touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
-        self._store: tir.Store | None = None
+        self._store: Store | None = None
         self._in_thread_env = False
         # The handles of buffers that a statement names without touching them.
         self._hidden: set[int] = set()
         for param in items(func.params):
-            if type(param.ty) is tir.BufferType:
+            if type(param.ty) is BufferType:
                 self._declare_outside(param)
 
     def find(self) -> LinearAccess:
@@ -181,14 +192,14 @@ class LinearAccessPatternFinder(NodeVisitor):
 
     # Definitions
 
-    def _declare(self, buffer: tir.Var, entry: BufferEntry) -> None:
+    def _declare(self, buffer: Var, entry: BufferEntry) -> None:
         key = buffer.__chandle__()
         if key in self._buffers:
             self.found.has_unclear_types = True  # Declared twice: the vector rewrite's to refuse.
             self.found.declared_twice.append(buffer)
         self._buffers[key] = entry
 
-    def _declare_outside(self, buffer: tir.Var) -> None:
+    def _declare_outside(self, buffer: Var) -> None:
         self._declare(buffer, BufferEntry(_OUTSIDE, buffer, 0))
 
     def _visit_allocation(self, op: tir.Allocation) -> None:
@@ -226,11 +237,11 @@ class LinearAccessPatternFinder(NodeVisitor):
         if source is None:
             # A pointer that is made in some other way: which buffer it is from is not known.
             found.has_opaque = found.has_unclear_types = True
-            for var in nodes_in(data, tir.Var):
+            for var in nodes_in(data, Var):
                 self._escape(var.__chandle__())
-            for load in nodes_in(data, tir.Load):
+            for load in nodes_in(data, Load):
                 self._note_address(load.source, load.ty, items(load.indices))
-            for call in filter(is_tvm_access_ptr, nodes_in(data, tir.Call)):
+            for call in filter(is_tvm_access_ptr, nodes_in(data, Call)):
                 self._note_access_ptr(items(call.args))
             self._declare_outside(buffer)
             return
@@ -266,7 +277,7 @@ class LinearAccessPatternFinder(NodeVisitor):
                 "to no statement of the scope in which it is allocated"
             ) from None
 
-    def _note_access(self, buffer: tir.Var, op: tir.Load | tir.Store) -> None:
+    def _note_access(self, buffer: Var, op: Load | Store) -> None:
         """Note that a buffer is read by a load, or written by the store that is visited."""
         key, found = buffer.__chandle__(), self.found
         self._accesses.append((key, op, self._store))
@@ -288,7 +299,7 @@ class LinearAccessPatternFinder(NodeVisitor):
                     found.has_unclear_types = True
             self._touch(entry)
 
-    def _visit_load(self, op: tir.Load) -> None:
+    def _visit_load(self, op: Load) -> None:
         self._visit_parts(op)
         self._note_access(op.source, op)
 
@@ -299,14 +310,14 @@ class LinearAccessPatternFinder(NodeVisitor):
         """
         nodes = self._loads_and_calls(op)
         for node in nodes:
-            if type(node) is not tir.Load and not _takes_numbers(node):
+            if type(node) is not Load and not _takes_numbers(node):
                 return False
         for node in nodes:
-            if type(node) is tir.Load:
+            if type(node) is Load:
                 self._note_access(node.source, node)
         return True
 
-    def _visit_var(self, var: tir.Var) -> None:
+    def _visit_var(self, var: Var) -> None:
         """Note a buffer that is handed on as a whole."""
         key = var.__chandle__()
         entry = self._buffers.get(key)
@@ -325,16 +336,16 @@ class LinearAccessPatternFinder(NodeVisitor):
         if entry is not None and entry.root >= 0:
             self.found.escaped.add(entry.root)
 
-    def _visit_call(self, op: tir.Call) -> None:
+    def _visit_call(self, op: Call) -> None:
         found, args = self.found, items(op.args)
-        called = [str(arg.value) for arg in args if type(arg) is tir.StringConstant]
-        if type(op.op) is tir.GlobalVar:
+        called = [str(arg.value) for arg in args if type(arg) is StringConstant]
+        if type(op.op) is GlobalVar:
             called.append(str(op.op.name_hint))
         found.calls.extend((name, len(found.sequence)) for name in called)
         self._visit_parts(op)
         if is_tvm_access_ptr(op):
             self._note_access_ptr(args)
-        elif is_address_of(op) and type(args[0]) is tir.Load:
+        elif is_address_of(op) and type(args[0]) is Load:
             self._take_address(args[0].source.__chandle__())
 
     def _note_access_ptr(self, args: list[Any]) -> None:
@@ -348,11 +359,11 @@ class LinearAccessPatternFinder(NodeVisitor):
         elif entry.root >= 0 and is_same_type(dtype, entry.dtype):
             found.plain.add(entry.root)
 
-    def _note_address(self, buffer: tir.Var, dtype: tir.PrimType, indices: list[Any]) -> None:
+    def _note_address(self, buffer: Var, dtype: PrimType, indices: list[Any]) -> None:
         address = Address(buffer, dtype, indices)
         self._accesses.append((buffer.__chandle__(), address, None))
 
-    def _visit_let(self, op: tir.Let) -> None:
+    def _visit_let(self, op: Let) -> None:
         self.found.has_unclear_types = True
         self.found.pointers.append(op.var)
         self._visit_parts(op)
@@ -364,7 +375,7 @@ class LinearAccessPatternFinder(NodeVisitor):
         first = len(self._accesses)
         self._scopes.append(touched)
         is_store = kind is _STORE
-        is_of_numbers = is_store or type(op.value.ty) is tir.PrimType
+        is_of_numbers = is_store or type(op.value.ty) is PrimType
         if not (is_of_numbers and self._note_loads(op)):
             self._visit_parts(op)
         if is_store:
@@ -376,14 +387,14 @@ class LinearAccessPatternFinder(NodeVisitor):
 
     _visit_evaluation = _visit_return = _visit_leaf
 
-    def _visit_store(self, op: tir.Store) -> None:
+    def _visit_store(self, op: Store) -> None:
         self._store = op
         self._visit_leaf(op, _STORE)
         self._store = None
 
     def _visit_binding(self, op: tir.Binding) -> None:
         ty = op.var.ty
-        if type(ty) is not tir.PrimType or not is_same_type(ty, op.value.ty):
+        if type(ty) is not PrimType or not is_same_type(ty, op.value.ty):
             self.found.has_unclear_types = True
             self.found.pointers.append(op.var)
         self._visit_leaf(op)
@@ -397,7 +408,7 @@ class LinearAccessPatternFinder(NodeVisitor):
         if type(op) is tir.TilePrimitive:
             # The original does not look into the workspace.
             self._hidden = {buffer.__chandle__() for buffer in op.workspace.values()}
-            self._hidden -= {arg.__chandle__() for arg in op.args if type(arg) is tir.Var}
+            self._hidden -= {arg.__chandle__() for arg in op.args if type(arg) is Var}
         self._visit_parts(op)
         self._hidden = set()
 
@@ -428,7 +439,7 @@ class LinearAccessPatternFinder(NodeVisitor):
 
     def _visit_attribute(self, op: tir.Attribute) -> None:
         key, was_in_thread_env = op.attr_key, self._in_thread_env
-        self.found.names_buffers |= type(op.node) is tir.Var
+        self.found.names_buffers |= type(op.node) is Var
         if key == "virtual_thread" or (key == "thread_extent" and not was_in_thread_env):
             self._in_thread_env = was_in_thread_env or key == "thread_extent"
             self._visit_nest(op, StmtKind.THREAD)

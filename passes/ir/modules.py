@@ -33,13 +33,14 @@ def make_pass(name: str, transform: Callable[[IRModule], IRModule]) -> Pass:
     return module_pass(run, opt_level=0, name=_PREFIX + name)
 
 
-def make_function_pass(name: str, transform: Callable[[PrimFunc, IRModule], PrimFunc]) -> Pass:
-    """Return a pass over the PrimFuncs of a module; its name for TVM is ``tvm_ext.<name>``."""
+def make_function_pass(
+    name: str, transform: Callable[[PrimFunc, IRModule, PassContext], PrimFunc]
+) -> Pass:
+    """Return a pass over the PrimFuncs of a module; its name for TVM is ``tvm_ext.<name>``.
 
-    def run(func: PrimFunc, mod: IRModule, _context: PassContext) -> PrimFunc:
-        return transform(func, mod)
-
-    return prim_func_pass(run, opt_level=0, name=_PREFIX + name)
+    What `transform` gets last is the context of the build, whose `config` has its options.
+    """
+    return prim_func_pass(transform, opt_level=0, name=_PREFIX + name)
 
 
 def build_option(name: str, default: Any = False) -> Any:

@@ -16,33 +16,34 @@ from passes.ir import tir
 from passes.ir.buffers import items
 from passes.ir.operators import is_if_then_else
 from passes.ir.structural import nodes_in_statement, outermost_nodes
+from passes.ir.tir import BufferType, Call, Expr, Let, Load, PrimType, Select, Statement, Store, Var
 
 _CONSTANTS = frozenset({tir.IntConstant, tir.FloatConstant, tir.StringConstant, NoneType})
-_IN_NUMBERS = (tir.Load, tir.Call, tir.Let, tir.Select)  # The nodes that a number may be made of
-_CHOICES = frozenset({tir.Call, tir.Select})  # The classes of what `is_choice` may tell
+_IN_NUMBERS = (Load, Call, Let, Select)  # The nodes that a number may be made of
+_CHOICES = frozenset({Call, Select})  # The classes of what `is_choice` may tell
 
 _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     tir.Allocation: lambda op: (op.buffer.ty.shape,),
     tir.Assertion: lambda op: (op.condition,),
     tir.Attribute: lambda op: (op.value, op.body),
     tir.Binding: lambda op: (op.value,),
-    tir.Store: lambda op: (op.value, op.indices),
-    tir.Call: lambda op: items(op.args),
+    Store: lambda op: (op.value, op.indices),
+    Call: lambda op: items(op.args),
     tir.Declaration: lambda op: (op.data,),
     tir.Evaluation: lambda op: (op.value,),
     tir.Loop: lambda op: (op.min, op.extent, op.step, op.body),
     tir.If: lambda op: (op.condition, op.then_case, op.else_case),
-    tir.Let: lambda op: (op.value, op.body),
+    Let: lambda op: (op.value, op.body),
     tir.Return: lambda op: (op.value,),
-    tir.Select: lambda op: (op.condition, op.true_value, op.false_value),
-    tir.Load: lambda op: (op.indices,),
-    tir.Var: lambda _op: (),
+    Select: lambda op: (op.condition, op.true_value, op.false_value),
+    Load: lambda op: (op.indices,),
+    Var: lambda _op: (),
     tir.While: lambda op: (op.condition, op.body),
 }
 _NAMES = {
     name: kind for name, kind in vars(tir).items() if isinstance(kind, type) and kind in _PARTS
 }
-_STATEMENTS = frozenset(kind for kind in _PARTS if issubclass(kind, tir.Statement))
+_STATEMENTS = frozenset(kind for kind in _PARTS if issubclass(kind, Statement))
 
 
 _is_a: Callable[[Any, type], bool] = cache(issubclass)  # TVM's classes take long to answer
@@ -55,21 +56,21 @@ def nodes_of(part: Any) -> list[Any]:
     there as a whole: its address is handed on.
     """
     kind = type(part)
-    if kind is tir.Var:
-        return [part] if type(part.ty) is tir.BufferType else []
+    if kind is Var:
+        return [part] if type(part.ty) is BufferType else []
     if kind in _PARTS:
         return [part]
     if kind in _CONSTANTS:
         return []
     if kind is tir.Sequence:
         return [node for inner in items(part.seq) for node in nodes_of(inner)]
-    if _is_a(kind, tir.Statement):
+    if _is_a(kind, Statement):
         return [part]
     # An array is of indices or extents.
-    if not _is_a(kind, tir.Expr) or type(part.ty) is tir.PrimType:
+    if not _is_a(kind, Expr) or type(part.ty) is PrimType:
         # Arithmetic is of numbers: a buffer as a whole stands in none.
         return outermost_nodes(part, *_IN_NUMBERS)
-    found = outermost_nodes(part, *_IN_NUMBERS, tir.Var)
+    found = outermost_nodes(part, *_IN_NUMBERS, Var)
     return [node for inner in found for node in nodes_of(inner)]
 
 
@@ -83,18 +84,18 @@ def parts_of(op: Any) -> list[list[Any]]:
 
 
 def _unknown_parts(op: Any) -> list[Any]:
-    return nodes_in_statement(op, *_IN_NUMBERS, tir.Var)
+    return nodes_in_statement(op, *_IN_NUMBERS, Var)
 
 
 def has_body(op: Any) -> bool:
     """Return whether a statement may enclose others: what is not known may."""
     is_nest = isinstance(op, (tir.Attribute, tir.Loop, tir.If, tir.While))
-    return is_nest or (isinstance(op, tir.Statement) and type(op) not in _PARTS)
+    return is_nest or (isinstance(op, Statement) and type(op) not in _PARTS)
 
 
 def is_choice(op: Any) -> bool:
     """Return whether an expression selects one of two values by its first part, a condition."""
-    return type(op) is tir.Select or is_if_then_else(op)
+    return type(op) is Select or is_if_then_else(op)
 
 
 def post_order(nodes: Sequence[Any]) -> Iterator[Any]:

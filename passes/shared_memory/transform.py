@@ -129,7 +129,7 @@ def PlanSharedMemory(  # noqa: N802
         if chip is not None:
             _limits(chip)  # A description that cannot be is an error here.
 
-    def transform(func: PrimFunc, _mod: IRModule) -> PrimFunc:
+    def transform(func: PrimFunc, _mod: IRModule, _context: Any) -> PrimFunc:
         if has_exact_dtype(func):
             return _merged_by_stock(func)
         with error_context("PlanSharedMemory", partial(name_of, func)):

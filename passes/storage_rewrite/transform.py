@@ -13,7 +13,6 @@ from passes.ir import (
     LinearAccess,
     Pass,
     PrimFunc,
-    build_option,
     element_type,
     find_linear_access,
     has_any,
@@ -99,8 +98,8 @@ def StorageRewrite(  # noqa: N802
         flags = {"detect_inplace": detect_inplace, "sound": sound, "shared_apart": shared_apart}
         check_flags(**flags, enable_reuse=enable_reuse)
 
-    def transform(func: PrimFunc, mod: IRModule) -> PrimFunc:
-        reuse = enable_reuse and not build_option(MERGES_STATIC_SHARED)
+    def transform(func: PrimFunc, mod: IRModule, context: Any) -> PrimFunc:
+        reuse = enable_reuse and not context.config.get(MERGES_STATIC_SHARED, False)
         try:
             return storage_rewrite(func, **flags, enable_reuse=reuse)
         except (ValueError, RecursionError):
