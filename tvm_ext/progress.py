@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 FIRST, LATER = 1.0, 5.0
-"""Seconds after which a terminal shows what is done, and after which a line says it elsewhere."""
+"""Seconds after which a terminal shows what is done, and elsewhere a first line says it.
+
+Each further line elsewhere comes after twice the time.
+"""
 
 _WARNING = ": Warning: "
 """The mark of lines of TVM's log that are no errors."""
@@ -53,8 +56,8 @@ class _Output:
 def shown() -> Iterator[None]:
     """Show on standard error what is done while a block runs, until it prints something.
 
-    A terminal has one line that changes and is gone in the end; elsewhere a line is written once,
-    if the block takes long.
+    A terminal has one line that changes and is gone in the end; elsewhere lines are written, ever
+    more rarely, if the block takes long.
     """
     errors, output = sys.stderr, sys.stdout
     if errors is None or output is None:
@@ -64,12 +67,15 @@ def shown() -> Iterator[None]:
     is_terminal, begin, done = errors.isatty(), time.monotonic(), threading.Event()
 
     def show() -> None:
-        while not done.wait(FIRST if is_terminal else LATER):
-            passed = f"{_stage}, {time.monotonic() - begin:.0f} s"
-            if not is_terminal:
+        wait = FIRST if is_terminal else LATER
+        while not done.wait(wait):
+            seconds = time.monotonic() - begin
+            passed = f"{_stage}, {seconds:.0f} s"
+            if is_terminal:
+                print(f"\r{passed}\033[K", end="", file=errors, flush=True)
+            else:
                 print(f"{passed} so far", file=errors, flush=True)
-                return
-            print(f"\r{passed}\033[K", end="", file=errors, flush=True)
+                wait = seconds  # As long again: a log gets few lines.
         if is_terminal:
             print("\r\033[K", end="", file=errors, flush=True)
 
