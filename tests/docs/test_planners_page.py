@@ -4,22 +4,27 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+import sys
 from pathlib import Path
 
-import planner_tables
-import planners_page
 import pytest
 from hypothesis import given, settings
-from instances import Case, growth_problem, random_problem
+from instances import growth_problem
 from marked_lines import lines_of, with_lines
-from other_planners import OTHERS, first_fit_by_size, hill_climb
+from other_planners import OTHERS, hill_climb
 from planning_oracles import problems
 
 from passes.planning import Budget, lower_bound, planner_names, verify
 
-PAGE = (Path(__file__).parents[2] / "docs" / "planners.md").read_text(encoding="utf-8")
-TABLES = {name: "\n".join(lines_of(PAGE, name)) for name in planner_tables.TABLES}
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks" / "suite"))
+
+import check  # noqa: E402
+import rivals  # noqa: E402
+import run as suite  # noqa: E402
+
+PAGE = (ROOT / "docs" / "planners.md").read_text(encoding="utf-8")
+TABLES = {name: "\n".join(lines_of(PAGE, name)) for name in ("peaks", "costs")}
 
 
 def rows(text: str) -> set[str]:
@@ -27,57 +32,49 @@ def rows(text: str) -> set[str]:
     return set(re.findall(r"^\| ([^|]+) \|", text, re.M))
 
 
-@pytest.mark.parametrize("planner", [*planner_names(), *OTHERS])
+@pytest.mark.parametrize("planner", [*planner_names(), *rivals.PLANNERS])
 def test_every_planner_is_measured_on_the_page(planner):
-    name = planner_tables.shown(planner)
-    assert any(name in rows(table) for table in TABLES.values())
-    if planner not in OTHERS:
+    assert planner in rivals.PLANNERS
+    assert any(suite.shown(planner) in rows(table) for table in TABLES.values())
+    if planner in planner_names():
         prose = PAGE
         for table in TABLES:
             prose = with_lines(prose, table, [])
-        assert name in rows(prose)
+        assert suite.shown(planner) in rows(prose)
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_every_table_has_equally_many_cells_in_a_row(name):
-    tables = re.split(r"\n\n", TABLES[name])
-    shaped = [table.splitlines() for table in tables if table.startswith("|")]
-    assert shaped
-    for table in shaped:
-        assert len({row.count("|") for row in table}) == 1
+def test_the_tables_are_those_of_what_is_kept():
+    entries = check.index()
+    runs = suite.kept(entries)
+    costs = list(suite.costs_table(runs, entries))
+    assert costs == lines_of(PAGE, "costs")
+    assert list(suite.peaks_table(runs, entries)) == lines_of(PAGE, "peaks")[:-2]
+    assert list(suite.sentences(runs, entries)) == lines_of(PAGE, "pairs")
 
 
-def made_up(name: str) -> list[Case]:
-    """Return two small cases with names as those of a set."""
-    small = [replace(random_problem(12, kind), name="") for kind in ("exponential", "heavy")]
-    names = {
-        "minimalloc": ["A.1024.csv minimise", "A.1024.csv fit"],
-        "growth": ["12 buffers, 1% live at once", "12 buffers, 30% live at once"],
-    }.get(name, ["one.csv", "two.csv"])
-    return [
-        Case(replace(problem, name=each), best_known=1, kernel=f"of_the_{each}_set")
-        for problem, each in zip(small, names, strict=True)
-    ]
+SMALL = "minimalloc_input"
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_a_table_has_a_row_for_each_planner_that_was_run(name):
-    asked = ["best", "bump", "hill_climb"]
-    runs = planners_page.run_set(iter(made_up(name)), lambda problem: asked, limit=5.0)
-    table = list(planner_tables.TABLES[name](runs))
-    assert set(map(planner_tables.shown, asked)) <= rows("\n".join(table))
-    assert lines_of(with_lines(PAGE, name, table), name) == "\n".join(table).strip().splitlines()
+@pytest.mark.parametrize("name", [SMALL, "streams_clip_2"])
+@pytest.mark.parametrize("planner", [n for n in rivals.PLANNERS if n not in rivals.missing()])
+def test_what_a_planner_answers_is_right(planner, name):
+    entry = check.index()[name]
+    path = check.INSTANCES / entry["file"]
+    given = check.load(path, entry)
+    answer = rivals.PLANNERS[planner](given, path, 0.5)
+    if answer is None:
+        assert planner in ("MiniMalloc", "HiGHS")
+        return
+    run = suite.judged(given, planner, name, answer)
+    assert run.value < 0 or run.value >= int(entry["bound"])
 
 
-def test_a_wrong_plan_is_not_measured(monkeypatch):
-    def wrong(problem, budget):
-        plan = first_fit_by_size(problem, budget)
-        return replace(plan, offsets=dict.fromkeys(plan.offsets, (0,)))
-
-    monkeypatch.setitem(OTHERS, "wrong", wrong)
-    case = Case(replace(random_problem(12, "heavy"), name="twelve"))
-    with pytest.raises(ValueError, match=r"twelve: plan of 'wrong' is wrong: .* overlap"):
-        planners_page.measured(case, "wrong", 1.0)
+def test_a_wrong_plan_is_not_measured():
+    entry = check.index()[SMALL]
+    given = check.load(check.INSTANCES / entry["file"], entry)
+    wrong = rivals.Answer(0.0, {row.name: [0] for row in given.rows})
+    with pytest.raises(ValueError, match=r"plan of 'wrong' is wrong: .* share bytes"):
+        suite.judged(given, "wrong", SMALL, wrong)
 
 
 @pytest.mark.parametrize("run", OTHERS.values(), ids=OTHERS)
