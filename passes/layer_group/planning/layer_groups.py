@@ -90,9 +90,8 @@ def plan_layer_groups(
     # The original's search compares cycles, and keeps halos or not in a network as a whole, too.
     longest = search == "tail_to_head" and halo == "cheapest" and given is None
     found: list[LayerGroups] = []
+    below = 1 << 62
     for one, way in product(orders, HALOS if longest else (halo,)):
-        left = sum(found[0].alone[x.name].price for x in network.layers if x.reason) if found else 0
-        below = min((x.after.price for x in found), default=1 << 62) - left
         how = GroupSearch(
             NetworkIndex(one),
             chip,
@@ -105,6 +104,7 @@ def plan_layer_groups(
             below=below,
         )
         found.append(_planned(how, search, given))
+        below = min(below, how.price or below)
         if not longest and found[-1].after.price <= NEAR * _least_price(found[-1], how):
             break
     if search == "tail_to_head":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from passes.layer_group.planning.cost import Cost, cost_alone
+from passes.layer_group.planning.cost import TRANSFERS, Cost, cost_alone
 from passes.layer_group.planning.cut import ROWS, Cut, cuts_to_try
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.loops import part_loops
@@ -37,7 +37,7 @@ MANY_LAYERS, FEW_AT_ONCE = 256, 24
 """Of a network of more layers than the first, groups have no more than the second: the search
 takes seconds for 1,000 layers then."""
 
-PARTS = 12
+PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
 
 SLICES_IN_PARTS = 4
@@ -99,6 +99,7 @@ class GroupSearch:
         self.alone = [cost_alone(index, chip.machine, chip.lanes, n) for n in range(count)]
         self.part_bytes = chip.capacity // PARTS
         self.known, self.below = known or Known(), below
+        self.price = 0  # Of all that was looked at by `dynamic_programming`
         self._repeats = Repeats(index, self.known.numbers)
 
     def cuts(self, last: int, cores: int) -> list[list[Cut]]:
@@ -119,10 +120,14 @@ class GroupSearch:
         return self.known.steps[alike]
 
     def least(self, uncut: Walk, first: int) -> tuple[int, int]:
-        """Return what a group costs and moves at least, however it is cut."""
+        """Return what a group costs and moves at least, however it is cut.
+
+        What is moved in parts may share one start-up.
+        """
         step = self.step(uncut, first)
         assert step is not None, "each group has one slice"
-        return step.bound(self.chip.cores), step.moved
+        moving = self.chip.machine[TRANSFERS].cycles(step.moved)
+        return moving + max(moving, step.computing // self.chip.cores), step.moved
 
     def may_fit(self, walk: Walk, first: int) -> Step | None:
         """Return the same; None, too, if the group does not fit."""
@@ -360,6 +365,7 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
                 break
             chosen[end] = search.plan(found.found[0], end, found.found[1])
             # None: it is not tried again.
+    search.price += lowest[last + 1]
     return _from_the_end(first, last, chosen.__getitem__)
 
 
