@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tvm import relax
 
-from passes.ir import POSTORDER, IRModule, new_dtype, nodes_in, structural_map, tir
+from passes.ir import POSTORDER, IRModule, new_dtype, nodes_in, structural_map, tir, unique_name
 from passes.ir.operators import legalization, operator_name
 from passes.ir.relax_operators import CALL_TIR, UNFOLDED, VIEWS
 from passes.relax import NUM_INPUT, element_bytes, functions_in_order, renamed, rx
@@ -153,8 +153,17 @@ def _without(func: rx.Function, bindings: Sequence[Any]) -> rx.Function:
     body = rx.SeqExpr(blocks, func.body.body)
     replaced = {one.__chandle__() for b in bindings for one in rx.free_vars(b.value)}
     read = {one.__chandle__() for one in rx.free_vars(body)}
-    weights = {
-        binding.var.__chandle__(): rx.Var(str(binding.var.name), binding.var.ty)
+    inputs = number_of_inputs(func)
+    own = [
+        one
+        for at, one in enumerate(func.params)
+        if at < inputs or one.__chandle__() in read or one.__chandle__() not in replaced
+    ]
+    taken = {str(one.name) for one in own}
+    weights = {  # By names of their own: TVM binds parameters by name.
+        binding.var.__chandle__(): rx.Var(
+            unique_name(str(binding.var.name), taken, "_"), binding.var.ty
+        )
         for binding in bindings
         if binding.var.__chandle__() in read
     }
@@ -162,12 +171,6 @@ def _without(func: rx.Function, bindings: Sequence[Any]) -> rx.Function:
     def weight(variable: Any) -> Any:
         return weights.get(variable.__chandle__(), variable)
 
-    inputs = number_of_inputs(func)
-    own = [
-        one
-        for at, one in enumerate(func.params)
-        if at < inputs or one.__chandle__() in read or one.__chandle__() not in replaced
-    ]
     body = structural_map(body, [(rx.DataflowVar, weight), (rx.Var, weight)], POSTORDER)
     params = [*own, *weights.values()]
     return rx.Function(params, body, func.ret_ty, func.is_pure, func.attrs, func.span)

@@ -12,6 +12,7 @@ import tvm_ffi
 from saved_json import saved_json
 from sweeps import sample
 from tvm import relax
+from tvm.relax.frontend import nn
 
 import tvm_ext
 from tvm_ext import workloads
@@ -102,6 +103,33 @@ def test_what_depends_on_weights_alone_is_a_parameter():
     assert [str(one.name) for one in built["main"].params] == ["x", "half", "row", "first"]
     assert weight_tensors(mod) == (("main", 3, 2 * 64 * 32 * 4 + 2 * 2 * 32 * 4),)
     assert as_built(built) is built
+
+
+def test_weights_of_one_module_have_names_of_their_own():
+    """TVM binds parameters by name, and refuses a function in which two have the same."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            self.query = nn.Parameter((16, 8), "float32")
+            self.key = nn.Parameter((16, 8), "float32")
+
+        def forward(self, x):
+            query, key = (nn.op.matmul(x, w.permute_dims(1, 0)) for w in (self.query, self.key))
+            return nn.op.softmax(query * key)
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            self.attn = Attention()
+
+        def forward(self, x):
+            return self.attn(x)
+
+    mod, _ = Network().export_tvm({"forward": {"x": nn.spec.Tensor((4, 8), "float32")}})
+    func = as_built(mod)["forward"]
+    names = [str(one.name) for one in func.params]
+    assert names == ["x", "attn.permute_dims", "attn.permute_dims_1"]
+    bound = dict(zip(names[1:], values(func.params[1:]), strict=True))
+    assert len(relax.transform.BindParams("forward", bound)(as_built(mod))["forward"].params) == 1
 
 
 def test_the_bytes_are_those_of_bound_weights():
