@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from tvm import relax  # noqa: F401  (its operators)
+from tvm import ir, relax, tirx
 from tvm.ir import Op
 
 ROOT = Path(__file__).parents[1]
@@ -120,6 +121,10 @@ OURS = ("target_hw", "passes", "tvm_ext")
 # Names without a dot are those of other things, too. The prefixes make names of words.
 OPERATORS = {name for name in map(str, Op.list_op_names()) if "." in name}
 OPERATORS |= {f"{name.partition('.')[0]}." for name in OPERATORS}
+
+
+# Importers, which need PyTorch; scripts, in which kernels are written; and Trainium's tiles.
+APART = ("tvm.relax.frontend", "tvm.script", "tvm.tirx.operator")
 
 
 def is_within(module: str, package: str) -> bool:
@@ -254,6 +259,35 @@ def test_operators_are_known_by_name_in_one_package():
             elif isinstance(node, ast.Attribute) and ast.unparse(node).endswith("Op.get"):
                 wrong.append(f"{module} looks for an operator")
     assert not wrong, "\n".join(wrong)
+
+
+def test_nodes_of_tir_and_relax_are_named_in_two_modules():
+    """Others name `tir.Store` and `rx.Call`; a version of TVM decides which classes these are."""
+    wrong = []
+    for module in MODULES:
+        if is_within(module, "passes.ir") or is_within(module, "passes.relax"):
+            continue
+        bound = {}
+        for node in nodes_of(module):
+            source = str(getattr(node, "module", ""))
+            if is_within(source, "tvm") and not any(is_within(source, one) for one in APART):
+                home = importlib.import_module(source)
+                bound |= {
+                    one.asname or one.name: getattr(home, one.name, None) for one in node.names
+                }
+        wrong += [f"{module} imports {name}" for name, value in bound.items() if is_node(value)]
+        for node in nodes_of(module):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                owner = bound.get(node.value.id)
+                if isinstance(owner, ModuleType) and is_node(getattr(owner, node.attr, None)):
+                    wrong.append(f"{module} names {ast.unparse(node)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def is_node(value: object) -> bool:
+    """Return whether a value is a class of statements, expressions or functions of TVM."""
+    kinds = (tirx.Stmt, ir.Expr, ir.BaseFunc, relax.Binding, relax.BindingBlock)
+    return isinstance(value, type) and issubclass(value, kinds)
 
 
 def test_writers_import_only_results_of_the_readers():
