@@ -66,7 +66,9 @@ LAYER_GROUP: Mapping[str, Callable[[], Any]] = {
     "parts": lambda: patch.object(search.GroupSearch, "in_parts", lambda *_: []),
     "channels on cores": without_channels_on_cores,
     "halos kept": lambda: patch.dict(search.HALOS, {"cheapest": (False,)}),
-    "columns": lambda: patch.object(cut, "FURTHER", ""),
+    "columns": lambda: patch.object(
+        search, "cuts_to_try", lambda *given: cut.cuts_to_try(*given)[:1]
+    ),
     "balance of transfers": without_balance,
     "waiting of layers alone": lambda: patch.object(
         search.GroupSearch, "waiting", lambda self, number: self.alone[number]
