@@ -253,7 +253,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--planners", default=",".join(PLANNERS), help="default: all")
     parser.add_argument("--groups", help="default: all")
-    parser.add_argument("--time-limit", type=float, default=2.0, help="seconds a plan")
+    parser.add_argument("--time-limit", type=float, default=3.0, help="seconds a plan")
     parser.add_argument("--record", action="store_true", help="keep better plans and proofs")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/planners.md")
     arguments = parser.parse_args()
