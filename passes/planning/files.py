@@ -25,9 +25,11 @@ faster memory ``MEMORY:OFFSET:BEGIN-END``, with spaces between. These are not re
 from __future__ import annotations
 
 import csv
+import gc
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import islice
 from typing import TextIO
@@ -67,15 +69,28 @@ def read_problem(
     """
     try:
         text = stream.read()
-        buffers = None if keep_offsets else _plain_buffers(text)
-        if buffers is not None:
-            return Problem(buffers, memory, name=name)
+        with _uncollected():
+            buffers = None if keep_offsets else _plain_buffers(text)
+            if buffers is not None:
+                return Problem(buffers, memory, name=name)
         rows = [*_rows_of(io.StringIO(text, newline=""), name)]
         separations = dict.fromkeys((*_on_one_clock(rows), *_apart(rows)))
         buffers = tuple(_buffer_of(row, where, keep_offsets) for row, where in rows)
         return Problem(buffers, memory, separations=tuple(separations), name=name)
     except (csv.Error, ValueError) as error:
         raise _as_csv_error(error, name) from error
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Make many objects that all stay, without the collector looking at each again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _plain_buffers(text: str) -> tuple[Buffer, ...] | None:
