@@ -46,7 +46,7 @@ def pipes_conflict(one: PipelineUse | None, two: PipelineUse | None) -> bool:
     return one.dma or two.dma
 
 
-LISTED = 100_000
+LISTED = 20_000
 """Pairs of buffers up to which a problem lists the penalties of levels."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from passes.ascend.planning.level_fit import ORDERS, fit_levels
-from passes.ascend.planning.levels import LevelCosts, pipes_conflict, reuse_of
+from passes.ascend.planning.levels import LevelCosts, pipes_conflict, reuse_of, with_penalties_due
 from passes.ascend.planning.mirror import bytes_apart, mirror
 from passes.ascend.planning.mirror_entries import Entry, Strategy, granule, sequence
 from passes.planning import (
@@ -22,6 +22,7 @@ from passes.planning import (
     Plan,
     Problem,
     Status,
+    charge,
     register,
     solve,
     widest_alignment,
@@ -97,6 +98,11 @@ def _with_levels(problem: Problem, budget: Budget) -> Plan:
     def plan_of(offsets: Mapping[str, tuple[int, ...]]) -> Plan:
         return block_list.plan_of(offsets, "three_level")
 
+    def priced(plan: Plan) -> tuple[bool, int, int]:
+        charged = with_penalties_due(problem, plan.offsets)
+        penalty = sum(charge(charged, plan, each) for each in charged.penalties)
+        return not plan.fits, penalty, plan.peak
+
     free = [p for p in problem.sharing.pairs if not pipes_conflict(p.source.use, p.destination.use)]
     apart, in_place, merged = (entries_of(problem, pairs) for pairs in ((), free, None))
     for entries in (apart, in_place):
@@ -110,7 +116,7 @@ def _with_levels(problem: Problem, budget: Budget) -> Plan:
         orders = ORDERS if len(block_list) <= SEVERAL else ORDERS[:1]
         for entries in (in_place, merged):
             offsets = (fit_levels(problem, costs, entries, order) for order in orders)
-            plan = better(problem, map(plan_of, offsets))
+            plan = min(map(plan_of, offsets), key=priced)
             if plan.fits:
                 break
     is_asked = budget.nodes > Budget().nodes or budget.seconds is not None
@@ -124,6 +130,8 @@ def _with_levels(problem: Problem, budget: Budget) -> Plan:
         plan = better(
             problem, (fitting if blind.fits else replace(fitting, status=blind.status), plan)
         )
+    if plan.status is Status.OPTIMAL and priced(plan)[1] > plan.penalty:
+        plan = replace(plan, status=Status.FEASIBLE)  # It pays what its problem does not list.
     return _explained(problem, replace(plan, planner="three_level"), needed)
 
 

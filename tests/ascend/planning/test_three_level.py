@@ -369,6 +369,8 @@ def test_penalties_that_no_problem_lists_cost_the_same(seed, monkeypatch):
     assert len(due.penalties) < len(listed.penalties)
     check(levels.with_penalties_due(bare, same.offsets), replace(same, penalty=paid(bare, same)))
     assert reuse_of(due, plan.offsets) == reuse_of(listed, plan.offsets)
+    assert same.status is not Status.OPTIMAL
+    assert paid(bare, same) > 0
 
 
 def paid(problem, plan):
