@@ -115,8 +115,8 @@ def _with_levels(problem: Problem, budget: Budget) -> Plan:
     if not (plan.fits and plan.penalty == 0):
         orders = ORDERS if len(block_list) <= SEVERAL else ORDERS[:1]
         for entries in (in_place, merged):
-            offsets = (fit_levels(problem, costs, entries, order) for order in orders)
-            plan = min(map(plan_of, offsets), key=priced)
+            plans = [plan_of(fit_levels(problem, costs, entries, order)) for order in orders]
+            plan = min(plans, key=priced) if len(plans) > 1 else plans[0]
             if plan.fits:
                 break
     is_asked = budget.nodes > Budget().nodes or budget.seconds is not None
