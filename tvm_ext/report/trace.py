@@ -24,7 +24,7 @@ def trace_of(memories: Sequence[MemoryView], runs: Sequence[PlannedRun]) -> dict
     plans = [(view, one) for view in memories for one in view.plans]
     for number, (view, one) in enumerate(plans, 1):
         events.append(_named(number, f"{view.owner} {view.name}: {one.label}"))
-        events += ({"pid": number, **event} for event in _of_plan(view, one))
+        events += ({"pid": number, **event} for event in _of_plan(view, one, number))
     for number, run in enumerate(runs, len(plans) + 1):
         events.append(_named(number, f"{run.function}, simulated: {run.planner}"))
         events += ({"pid": number, **event} for event in _of_run(run))
@@ -35,7 +35,7 @@ def _named(process: int, name: str) -> Event:
     return {"pid": process, "ph": "M", "name": "process_name", "args": {"name": name}}
 
 
-def _of_plan(view: MemoryView, placed: PlannedProblem) -> Iterator[Event]:
+def _of_plan(view: MemoryView, placed: PlannedProblem, process: int) -> Iterator[Event]:
     problem, axis = placed.problem, view.axis
     if axis is not None:
         begins = [
@@ -56,7 +56,8 @@ def _of_plan(view: MemoryView, placed: PlannedProblem) -> Iterator[Event]:
             "type": note.type,
             "what": note.what,
         }
-        one = {"cat": "buffer", "name": buffer.name, "id": number, "tid": 1}
+        # Readers take equal identifiers for one buffer, also in several processes.
+        one = {"cat": "buffer", "name": buffer.name, "id": f"{process}.{number}", "tid": 1}
         for begin, end in buffer.live:
             yield {**one, "ph": "b", "ts": begin, "args": facts}
             yield {**one, "ph": "e", "ts": end}

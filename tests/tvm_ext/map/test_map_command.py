@@ -42,6 +42,32 @@ def test_a_picture_is_written(table, tmp_path):
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_trace_of_several_plans_keeps_their_buffers_apart(tmp_path):
+    """Each event has what the Trace Event Format asks of its kind, and each span its own end."""
+    trace = tmp_path / "map.trace"
+    options = ["--planners", "three_level,bump", "-o", str(trace)]
+    assert main(["map", "ascend:matmul_add_relu:fits", *options]) == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    needed = {"X": "ts dur pid tid name", "C": "ts pid name args", "M": "pid name args"}
+    needed |= dict.fromkeys("be", "ts pid tid name cat id")
+    process_of: dict[str, int] = {}
+    begun: dict[str, int] = {}
+    for event in events:
+        assert {*needed[event["ph"]].split()} <= {*event}
+        assert all(type(event[key]) is int for key in ("ts", "dur", "pid", "tid") if key in event)
+        if event["ph"] == "C":
+            assert all(type(value) is int for value in event["args"].values())
+        if event["ph"] in "be":
+            assert process_of.setdefault(event["id"], event["pid"]) == event["pid"]
+        if event["ph"] == "b":
+            assert event["id"] not in begun
+            begun[event["id"]] = event["ts"]
+        elif event["ph"] == "e":
+            assert begun.pop(event["id"]) < event["ts"]
+    assert not begun
+    assert len({*process_of.values()}) > 2  # Two plans of each of several memories
+
+
 def test_data_and_a_trace_are_written(tmp_path):
     """A trace has each buffer while it is live, the bytes that are, and each run of a pipe."""
     data, trace = tmp_path / "map.json", tmp_path / "map.trace"
