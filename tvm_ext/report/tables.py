@@ -151,4 +151,5 @@ def left_lines(left: Sequence[LeftAlone]) -> Iterator[str]:
         names = ", ".join(repr(one.name) for one in buffers)
         said = f" ({names})" if len(buffers) <= _FEW and len(owners) == 1 else ""
         place = f"in {scope} of {where}" if scope else f"of {where}"
-        yield f"not planned, {counted(len(buffers), what)} {place}{said}: {reason}"
+        why = f": {reason}" if len(buffers) == 1 else f", each because {reason}"
+        yield f"not planned, {counted(len(buffers), what)} {place}{said}{why}"

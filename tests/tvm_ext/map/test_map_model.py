@@ -63,6 +63,15 @@ def test_nothing_to_show_is_an_error_that_says_what_is_left():
         Report("f", left=(LeftAlone("main", "x", "too odd"),)).page()
 
 
+def test_a_reason_that_several_buffers_have_is_said_of_each():
+    reason = "its size rests on n, and no upper bound of it is known"
+    left = [LeftAlone("f", name, reason, scope="local.UB") for name in "ab"]
+    one = Report("k", left=tuple(left[:1])).lines()
+    assert one == [f"not planned, 1 buffer in local.UB of f ('a'): {reason}"]
+    two = Report("k", left=tuple(left)).lines()
+    assert two == [f"not planned, 2 buffers in local.UB of f ('a', 'b'), each because {reason}"]
+
+
 def test_the_planner_that_was_asked_is_named_first():
     problem = Problem((Buffer("a", 4, ((0, 2),)),), MemoryScope("global"))
     plan = solve(problem, "best")
