@@ -60,6 +60,9 @@ class PlannedProblem:
     seconds: float = field(default=0.0, compare=False)  # Time that the planner took
     # The lower bound of plans in whole slots, for a device that takes no other plans
     bound_of_form: int | None = None
+    # Whether a stock plan has the offsets of a runtime, which lays its buffers out itself; else a
+    # pass of TVM left allocations, which lie here one after another
+    has_offsets: bool = False
 
     @property
     def label(self) -> str:
@@ -96,7 +99,8 @@ class PlannedProblem:
 
     def peak(self) -> Peak:
         """Find where the plan is at its highest."""
-        steps = list(_bytes_in_use(self.problem, self.plan, everywhere=self.planner == STOCK))
+        everywhere = self.planner == STOCK and not self.has_offsets
+        steps = list(_bytes_in_use(self.problem, self.plan, everywhere=everywhere))
         most = max((used for _, used, highest in steps if highest), default=0)
         places = tuple(at for at, used, highest in steps if highest and used == most) or (0,)
         others = ((at, used) for at, used, highest in steps if not (highest and used == most))

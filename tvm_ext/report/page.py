@@ -91,7 +91,9 @@ def _plan(view: MemoryView, planned: PlannedProblem, makespan: int | None) -> di
         "peak": plan.peak,
         "fits": plan.fits,
         "proven": planned.proven,
-        "remark": remark(problem, plan) if planned.planner == STOCK else "",
+        "remark": remark(problem, plan)
+        if planned.planner == STOCK and not planned.has_offsets
+        else "",
         "penalty": plan.penalty,
         "status": plan.status.value,
         "offsets": [plan.offsets[buffer.name] for buffer in problem.buffers],

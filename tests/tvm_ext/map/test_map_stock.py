@@ -13,9 +13,10 @@ from tvm import relax
 from written_networks import WRITTEN
 
 import tvm_ext
-from passes.planning import Buffer, Problem
+from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import capture_relax, known_target
+from tvm_ext.report import MemoryView, PlannedProblem, Report
 from tvm_ext.report.memory_view import remark, stock_plan
 from tvm_ext.weights import as_built
 
@@ -86,6 +87,22 @@ def test_the_peak_of_whole_allocations_is_no_position():
     assert said.startswith("TVM's allocations, one after another; 'a'")
     assert "'c'" in said
     assert "Violation" not in said
+
+
+def test_the_peak_of_a_runtimes_own_offsets_is_where_a_buffer_reaches_it():
+    """A runtime that lays buffers out itself leaves no allocations: its peak has a position."""
+    live = {"high": ((0, 1),), "one": ((1, 2),), "two": ((1, 2),)}
+    buffers = tuple(Buffer(name, 8, at) for name, at in live.items())
+    problem = Problem(buffers, MemoryScope("global.arena"), name="p")
+    plan = Plan({"high": (16,), "one": (0,), "two": (8,)}, 24, 0, "greedy", Status.FEASIBLE)
+    for has_offsets, place, said in (
+        (True, 0, ""),
+        (False, 1, "TVM's allocations, one after another"),
+    ):
+        placed = PlannedProblem("stock", problem, plan, has_offsets=has_offsets)
+        assert placed.peak().places == (place,)
+        (memory,) = Report("p", (MemoryView("main", (placed,)),)).data()["memories"]
+        assert memory["plans"][0]["remark"] == said
 
 
 def test_what_has_no_stock_plan_says_so():

@@ -116,7 +116,7 @@ class _Method:
                 memory = MemoryScope(f"global.arena{arena}")
                 problem = Problem(tuple(buffers), memory, name=f"{memory.name} of {method}")
                 plan = Plan(offsets, peak, 0, WRITTEN, Status.FEASIBLE)
-                written = PlannedProblem(STOCK, problem, plan)
+                written = PlannedProblem(STOCK, problem, plan, has_offsets=True)
                 yield MemoryView(method, (written,), axis, notes)
 
     def pieces(self, arena: int) -> list[_Piece]:

@@ -43,7 +43,7 @@ def read_arena(path: str | PathLike[str], ask: Ask) -> Iterator[Finding]:
 def _view(found: Fit, choice: Fitting, ask: Ask) -> MemoryView:
     plans = ask.plan(choice.problem)
     if not choice.in_place and not choice.moved:
-        plans = (PlannedProblem(STOCK, choice.problem, found.stock), *plans)
+        plans = (PlannedProblem(STOCK, choice.problem, found.stock, has_offsets=True), *plans)
     notes = {
         each.name: BufferNote(each.name.partition(";")[0], _shape(choice.model, each.tensor))
         for each in choice.arena.residents
