@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from base64 import b64decode
+from dataclasses import replace
 from io import BytesIO
 from xml.etree import ElementTree
 
@@ -12,7 +13,8 @@ import pytest
 
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
-from tvm_ext.report import MemoryView, PlannedProblem, Report
+from tvm_ext.report import Axis, MemoryView, PlannedProblem, Report
+from tvm_ext.report.memory_view import BufferNote
 
 SIZES = ((390, 844), (1400, 900), (2560, 1300))
 SOME = [SIZES[0], *(pytest.param(*size, marks=pytest.mark.slow) for size in SIZES[1:])]
@@ -157,6 +159,45 @@ def test_folded_lines_have_numbers_and_layers(open_page, network):
         inside = {label for label in labels[first:end] if label}
         assert all(label.startswith(text) for label in inside), (text, inside)
     assert page.complaints() == []
+
+
+def test_folded_lines_that_are_too_low_for_a_name_have_names_where_there_is_room(open_page):
+    """Of 900 operators of a line each, those that write most have their names, each at its line."""
+    names = [f"kernel{at}" for at in range(900)]
+    large = range(450, 900, 50)
+    buffers = tuple(
+        Buffer(name, 4096 if at in large else 64, ((at, at + 1),)) for at, name in enumerate(names)
+    )
+    problem = Problem(buffers, MemoryScope("global"), name="long")
+    lines = tuple(f"{name}(x)" for name in names)
+    axis = Axis(lines, tuple(range(900)), "main", labels=tuple(names))
+    notes = {name: BufferNote(writes=(at,)) for at, name in enumerate(names) if at >= 100}
+    placed = PlannedProblem("best", problem, solve(problem, "best"))
+    page = open_page(Report("long", (MemoryView("main", (placed,), axis, notes),)))
+    page.at_size(1400, 900)
+    page.run("const { page } = memoryMap; page.view.fit(page.memory); page.draw()")
+    page.settle()
+    found = page.read("#program-body text", "[e.textContent, +e.getAttribute('y')]")
+    shown = {text: y for text, y in found if text.startswith("kernel")}
+    assert {f"kernel{at}" for at in large} <= {*shown}
+    assert 30 < len(shown) < 70
+    assert all(int(name[6:]) >= 100 for name in shown)  # The first 100 write nothing.
+    heights = sorted(shown.values())
+    assert all(low - high >= 14 for high, low in itertools.pairwise(heights))
+    for name, y in shown.items():
+        middle = page.run("return memoryMap.page.view.y(arguments[0] + 0.5)", int(name[6:]))
+        assert y == pytest.approx(middle, abs=0.1)
+    assert page.complaints() == []
+
+
+def test_equal_levels_have_two_names_where_one_has_no_room(open_page):
+    (placed,) = tied().memories[0].plans
+    plans = tuple(replace(placed, planner=planner) for planner in ("best", "first_fit", "bump"))
+    page = open_page(Report("tied", (MemoryView("tied", plans),)))
+    for width, names in ((1400, {"bound = peak 96 B"}), (390, {"bound 96 B", "peak 96 B"})):
+        page.at_size(width, 844)
+        texts = {*page.read(".plan .map text", "e.textContent")}
+        assert texts >= names, texts
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -66,8 +66,9 @@ class PlanDrawing {
   content(view, state, width, height) {
     Object.assign(this, { view, state, width, height });
     const named = [];
-    return this.ground() + this.boxes(named) + this.inPlace() + this.rules() + this.names(named) +
-      this.marked() + this.arrows() + this.peakLine() + this.levels() + this.axis();
+    const { lines, names } = this.levels();
+    return this.ground() + this.boxes(named) + this.inPlace() + this.rules() + this.peakLine() +
+      lines + this.names(named) + this.marked() + this.arrows() + names + this.axis();
   }
   x(byte) { return this.view.x(byte); }
   y(row) { return this.view.y(row); }
@@ -184,7 +185,8 @@ class PlanDrawing {
     return line(0, y, end, y, "var(--peak)", 1, "3 3") + ticks +
       path(`M${end} ${y - 6}v12l-8 -6z`, "fill:var(--peak)");
   }
-  // Lines, with a name each at the bottom, over a ground of its own.
+  // Lines, which run below the names of buffers, and a name for each at the bottom, over a ground of
+  // its own.
   levels() {
     const { bound, capacity } = this.memory.given;
     const levels = [["bound", bound, "var(--bound)", "2 2", 1.5],
@@ -192,20 +194,26 @@ class PlanDrawing {
     if (capacity !== null && capacity <= this.memory.top) {
       levels.push(["capacity", capacity, "var(--capacity)", "none", 2]);
     }
-    const joined = new Map(), seen = levels.filter(([, value]) =>
+    const seen = levels.filter(([, value]) =>
       this.x(value) >= 0 && this.x(value) <= this.width + 1);
+    const said = []; // Equal levels have one name, where there is room for it.
     for (const [name, value, colour] of seen) {
-      const known = joined.get(value);
-      joined.set(value, { colour, name: known ? `${known.name} = ${name}` : name });
+      const at = said.findIndex((one) => one.value === value);
+      const text = at < 0 ? name : `${said[at].text} = ${name}`;
+      const hasRoom = widthOf(`${text} ${bytesText(value)}`) <= this.width - 8;
+      if (at >= 0 && hasRoom) said[at] = { text, value, colour };
+      else said.push({ text: name, value, colour });
     }
     let y = this.height + 5;
-    return seen.map(([, value, colour, dashes, width]) =>
-      line(this.x(value), AXIS, this.x(value), this.height, colour, width, dashes)).join("") +
-      [...joined].sort((a, b) => b[0] - a[0]).map(([value, { name, colour }]) => {
+    return {
+      lines: seen.map(([, value, colour, dashes, width]) =>
+        line(this.x(value), AXIS, this.x(value), this.height, colour, width, dashes)).join(""),
+      names: said.sort((a, b) => b.value - a.value).map(({ text: name, value, colour }) => {
         const text = fitted(`${name} ${bytesText(value)}`, this.width - 8);
         const left = Math.max(2, this.x(value) - widthOf(text) - 6);
         return grounded(left, (y -= 15), text, colour, "var(--paper)");
-      }).join("");
+      }).join(""),
+    };
   }
   axis() {
     const { view } = this, parts = [rectangle(0, 0, this.width, AXIS, "fill:var(--raised)")];

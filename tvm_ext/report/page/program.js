@@ -63,6 +63,17 @@ class Program {
       buffer.writes.forEach((line) => note(line, index, "W"));
       buffer.reads.forEach((line) => note(line, index, "R"));
     });
+    this.writers = this.bands.filter(([depth]) => !depth)
+      .map((band) => [this.bytesWritten(band), ...band]).filter(([bytes]) => bytes)
+      .sort((one, two) => two[0] - one[0]).map(([, ...band]) => band);
+  }
+  bytesWritten([, first, end]) {
+    const written = new Set();
+    for (let line = first; line < end; line++) {
+      this.uses.get(line)?.forEach((how, index) => how.includes("W") && written.add(index));
+    }
+    const { buffers } = this.memory;
+    return [...written].reduce((sum, at) => sum + buffers[at].size * buffers[at].slots, 0);
   }
   isFolded(view) { return !this.memory.rows.listing || view.rowPixels < LEAST_READABLE; }
   draw(view, state) {
@@ -86,15 +97,27 @@ class Program {
     }
     const depths = Math.max(1, Math.min(Math.floor((width - left) / BAND),
       1 + Math.max(0, ...this.bands.map(([depth]) => depth))));
-    const wide = (width - left) / depths;
+    const wide = (width - left) / depths, named = []; // Middles of names of outermost bands.
     this.bands.filter(([depth]) => depth < depths).forEach(([depth, from, end, text], at) => {
       const top = Math.max(AXIS, view.y(from)), bottom = Math.min(view.y(end), height);
       const x = left + depth * wide, high = bottom - top;
       if (high < 4) return;
       const shown = high < 11 ? "" : fitted(text, wide - 8), tone = at % 2 ? "var(--box)" : "var(--band)";
+      if (shown && !depth) named.push((top + bottom) / 2);
       parts.push(rectangle(x + 0.5, top + 0.5, wide - 1, high - 1,
         `fill:${tone};stroke:var(--line)`), shown && label(x + 4, (top + bottom) / 2, shown, "var(--ink)"));
     });
+    // Many bands are too low for a name: those that write most bytes have theirs where it is free.
+    for (const [, from, end, text] of this.writers) {
+      const top = view.y(from), bottom = view.y(end), y = (top + bottom) / 2;
+      if (bottom - top >= 11 || y < AXIS + 7 || y > height - 7) continue;
+      if (named.some((middle) => Math.abs(middle - y) < 14)) continue;
+      const shown = fitted(text, wide - 12);
+      if (!shown) continue;
+      named.push(y);
+      parts.push(rectangle(left, y, 4, 1, "fill:var(--faint)"),
+        grounded(left + 8, y, shown, "var(--ink)", "var(--paper)"));
+    }
     for (const [top, bottom] of state.bands) {
       parts.push(rectangle(0, view.y(top), width, view.y(bottom) - view.y(top),
         "fill:var(--chosen);opacity:.25"));
