@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tvm
 from relax_programs import parse
 from relax_runs import STOCK, build, lower
@@ -39,16 +40,17 @@ MODULE = "@I.ir_module\nclass Module:" + "".join(
 )
 
 
-def test_no_size_of_a_vocabulary_takes_more():
+@pytest.mark.parametrize("sizes", [(1000, 1024), pytest.param((1, 256), marks=pytest.mark.slow)])
+def test_no_size_of_a_vocabulary_takes_more(sizes: tuple[int, ...]):
     """At 1,024 the logits have as many bytes as the last slice, which has ended."""
     lowered = lower(parse(MODULE), fuse=True)
     rng = np.random.default_rng(0)
     shapes = ((64, 256), (256, 2048), (1024, 256))
     fixed = [rng.standard_normal(shape, dtype="float32") / 16 for shape in shapes]
     machines = [build(lowered, plan) for plan in (STOCK, GMEMAllocate())]
-    orders = (("verify",), ("prefill",), ("verify", "prefill", "hidden"))
+    orders = (("verify",), ("verify", "prefill", "hidden"))
     taken: dict[tuple[int, tuple[str, ...]], list[int]] = {}
-    for v in (1, 256, 1000, 1024):
+    for v in sizes:
         head = rng.standard_normal((256, v), dtype="float32") / 16
         for names in orders:
             both = []
@@ -63,5 +65,5 @@ def test_no_size_of_a_vocabulary_takes_more():
                 both.append(found)
             np.testing.assert_equal(both[0], both[1])
     assert all(ours <= stock for stock, ours in taken.values()), taken
-    (at, _), (below, _) = taken[1024, ("verify",)], taken[1000, ("verify",)]
-    assert at < below  # Stock's does serve the logits with what has ended.
+    if 1024 in sizes:  # Stock's does serve the logits with what has ended.
+        assert taken[1024, ("verify",)][0] < taken[1000, ("verify",)][0]

@@ -55,7 +55,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("sizes: which are multiples of one unit", f"{_RELAX}sizes.py",
          ("Sizes._factors", "Sizes._most"), _SIZES),
     Fault("sizes fault: a bound is not checked from below", f"{_GMEM}relax_memory.py",
-          '(tirx.min(variable, bound.lower), bound.lower, f"below {bound.lower}"),', "",
+          '(tir.least(variable, bound.lower), bound.lower, f"below {bound.lower}"),', "",
           (*_GRAPHS, *_SIZES)),
     Rule("storages: the stock pass's sharing, where it is right", f"{_GMEM}planning/pieces.py",
          ("in_given_slots",), (_PIECES, *_POOL)),
