@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -12,6 +13,12 @@ from itertools import zip_longest
 from passes.planning import html_table
 from passes.planning.files import UNITS
 from passes.planning.files import parse_bytes as parse_bytes
+
+_LEAST = 16
+"""Characters of a column of text that is folded, at least."""
+
+_PIECES = re.compile(r".+?(?:[\s:./_]+|$)")
+"""Pieces of a name, at whose ends it is folded."""
 
 _TYPED = re.compile(r"T\.u?int\d+\((-?\d+)\)")
 
@@ -25,23 +32,34 @@ class Table:
     notes: Sequence[str] = ()  # Lines below
     left: Sequence[int] = (0,)  # These columns are flush left, the others flush right
 
-    def text(self) -> list[str]:
-        """Return lines, in which columns are two spaces apart."""
+    def text(self, width: int | None = None) -> list[str]:
+        """Return lines, in which columns are two spaces apart.
+
+        Lines of more than `width` characters are folded: the names of the columns, then the
+        columns that are flush left, the widest first. Numbers are never folded.
+        """
         rows, left = self._filled()
         lines = [
             line
             for row in rows
             for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
         ]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        widths = _widths(lines, left, width)
+        folds = [textwrap.wrap, *[_folded_cell] * (len(lines) - 1)]  # Names of columns have words.
+        parts = [
+            part
+            for line, fold in zip(lines, folds, strict=True)
+            for part in zip_longest(*map(fold, line, widths), fillvalue="")
+        ]
         shown = [
             "  ".join(
                 cell.ljust(widths[at]) if at in left else cell.rjust(widths[at])
-                for at, cell in enumerate(line)
+                for at, cell in enumerate(part)
             ).rstrip()
-            for line in lines
+            for part in parts
         ]
-        return [self.title, "", *shown, *(["", *self.notes] if self.notes else [])]
+        title, *notes = (folded(line, width) for line in (self.title, *self.notes))
+        return [title, "", *shown, *(["", *notes] if notes else [])]
 
     def html(self) -> str:
         """Return an element of HTML."""
@@ -54,6 +72,52 @@ class Table:
         ]
         rows = [[row[i] for i in kept] for row in self.rows]
         return rows, [at for at, i in enumerate(kept) if i in self.left]
+
+
+def _widths(lines: Sequence[Sequence[str]], left: Sequence[int], most: int | None) -> list[int]:
+    """Return the width of each column; all columns have room within `most`, if they can."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+    room = None if most is None else most - 2 * (len(widths) - 1)
+    if room is None or sum(widths) <= room:
+        return widths
+    names, *rest = lines
+    words = [max(name.split(), key=len, default="") for name in names]
+    widths = [max(map(len, column)) for column in zip(words, *rest, strict=True)]
+    while sum(widths) > room:
+        widest = max(left, key=lambda at: widths[at])
+        if widths[widest] <= _LEAST:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _folded_cell(text: str, width: int) -> list[str]:
+    """Return a cell in lines of at most `width` characters, folded after a word or a sign."""
+    lines = [""]
+    for piece in _PIECES.findall(text):
+        if len(lines[-1]) + len(piece.rstrip()) > width and lines[-1].strip():
+            lines.append("  ")
+        lines[-1] += piece
+        while len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], "  " + lines[-1][width:]]
+    return [line.rstrip() for line in lines]
+
+
+def folded(text: str, width: int | None) -> str:
+    """Return a text whose lines are folded at words, as far as they have any, within a width."""
+    if width is None:
+        return text
+    return "\n".join(
+        textwrap.fill(
+            line,
+            width,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )
 
 
 class Tabular:

@@ -135,7 +135,8 @@ def test_groups_of_layers_are_a_table():
     left = tuple(LeftLayer(f"l{i}", HOSTILE, "1 c, 8 bits") for i in range(ROW_LIMIT + 2))
     report = LayerGroupReport((group,), left, 5, 4, 5, 4, 3, 2, 1, "")
     seen = shown(report)
-    cells = ("\n".join(names), "\n".join(made), "1x4x1 on 2 cores along h", "keep", "100 of 200")
+    cells = ("\n".join(names), "\n".join(made), "1x4x1 on 2 cores along h", "keep", "100")
     assert seen.rows[1] == ["0", *cells, "300", "0"]
+    assert seen.rows[0][5] == "bytes a lane of 200"
     assert f"l0 (1 c, 8 bits) is left: {HOSTILE}" in seen.said
     assert "... and 3 more" in seen.said

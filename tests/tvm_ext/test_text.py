@@ -34,6 +34,27 @@ def test_html_has_the_cells_and_the_notes_and_a_cell_of_several_lines_is_as_many
     assert [line.split() for line in table.text()[3:]] == [["one", "1"], ["two"]]
 
 
+def test_text_is_folded_within_a_width_and_loses_nothing():
+    names = ("fused_conv2d_add_relu:features.1.expand_activation relu", "x" * 70, "pool:pool")
+    rows = [("group", "layer", "bytes that move", "of"), ("0", "\n".join(names), "1,000,000", "y")]
+    rows.append(("1", "dense:dense", "12", "z"))
+    note = "a long note on what the numbers do not count, as a reader might expect them to"
+    table = Table("a title of several words, which has no room in one line", rows, (note,), (0, 1))
+    assert table.text() == table.text(200)
+    for width in (30, 40, 55, 80):
+        lines = "\n".join(table.text(width)).split("\n")
+        assert max(map(len, lines)) <= max(width, 5 + 2 + 16 + 2 + 9 + 2 + 2)
+        said = "".join("".join(lines).split())
+        for text in ("group", "1,000,000", "12", "dense:dense", *note.split()):
+            assert text in said
+        # The column of the layers, of which the other columns have nothing on folded lines.
+        body = lines[next(at for at, line in enumerate(lines) if line.startswith("0 ")) :]
+        body = body[: next(at for at, line in enumerate(body) if line.startswith("1 "))]
+        left = "".join(body).replace("1,000,000", "").removeprefix("0")
+        whole = "".join("".join(names).split())
+        assert sorted("".join(left.split())) == sorted(whole + "y")
+
+
 @pytest.mark.parametrize(
     ("nbytes", "text"),
     [((1023, 0), "1023/0 B"), ((1023 << 10, 0), "1023/0 KiB"), ((1024, 512), "1/0.5 KiB")],

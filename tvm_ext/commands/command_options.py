@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,14 @@ TARGET = (
     "for llvm. A file of PrimFuncs without a target has to stand right before StorageRewrite"
 )
 """The targets that a command lowers programs for, in its help."""
+
+
+_COLUMNS = 120
+
+
+def columns() -> int:
+    """Return the characters of a line: those of the terminal, or 120 where none shows the text."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _COLUMNS
 
 
 def add_program(parser: argparse.ArgumentParser, more: str) -> argparse.Action:

@@ -20,6 +20,7 @@ from tvm_ext.reading.programs import ASCEND, SUFFIXES, TABLE, problems_of
 from tvm_ext.report import Report, compare, report_of
 from tvm_ext.report.readers.spread import ways
 from tvm_ext.report.runtimes import executorch_memory, onnxruntime_memory
+from tvm_ext.text import folded
 
 _DEFAULT_WORKLOAD = "resnet18"
 _PLANNERS = "best"
@@ -91,7 +92,8 @@ def run(args: argparse.Namespace) -> int:
         return _folder(args)
     report = _report(args)
     common.write_json(args.json, lambda: {**report.data(), **beside})
-    print("\n\n".join([str(report), *said]))
+    width = common.columns()
+    print("\n\n".join([report.text(width), *(folded(line, width) for line in said)]))
     return 0 if report.is_right else 1
 
 
@@ -147,7 +149,7 @@ def _folder(args: argparse.Namespace) -> int:
             try:
                 found = replace(compare(program, planners, target=args.target), title=program)
                 data.append(found.data())
-                sections.append(f"== {program}\n\n{found}")
+                sections.append(f"== {program}\n\n{found.text(common.columns())}")
                 status = max(status, int(not found.is_right))
             except (ValueError, OSError, ImportError) as error:
                 status, reason = 2, " ".join(str(error).split())

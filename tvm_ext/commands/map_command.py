@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     check_suffix(args.output)
     common.check_writable(args.program, args.output, args.json)
     report = _report(args)
-    print(report)
+    print(report.text(common.columns()))
     if report.memories:
         with common.naming(args.output):
             report.save(args.output)

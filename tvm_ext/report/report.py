@@ -18,7 +18,7 @@ from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView, PlannedRun
 from tvm_ext.report.page import memory_data, page_of, run_data
 from tvm_ext.report.tables import left_lines, memory_tables, run_tables
 from tvm_ext.report.trace import trace_of
-from tvm_ext.text import Table
+from tvm_ext.text import Table, folded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,10 +79,14 @@ class Report:
 
     def __str__(self) -> str:
         """Return the tables, and the notes below them."""
-        parts = ["\n".join(table.text()) for table in self.tables()]
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """Return the tables, and the notes below them, folded within so many characters a line."""
+        parts = ["\n".join(table.text(width)) for table in self.tables()]
         parts = parts or [f"{self.title}: there is nothing to plan"]
         if lines := self.lines():
-            parts.append("\n".join(f"- {line}" for line in lines))
+            parts.append("\n".join(folded(f"- {line}", width) for line in lines))
         return "\n\n".join(parts)
 
     def data(self, *, timed: bool = True) -> dict[str, Any]:

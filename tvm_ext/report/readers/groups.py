@@ -74,11 +74,6 @@ class LeftLayer(NamedTuple):
 
 _UNKNOWN = "a size known at run time only"
 
-_HEADER = (
-    *("group", "layer", "makes", "slices", "rows that two slices need", "bytes a lane"),
-    *("bytes moved", "rows made again"),
-)
-
 
 @dataclass(frozen=True, repr=False)
 class LayerGroupReport(Tabular):
@@ -116,14 +111,15 @@ class LayerGroupReport(Tabular):
             notes.append(f"not counted: tensors of {_UNKNOWN}")
         for lone in self.left if left else ():
             notes.append(f"{lone.layer} ({lone.result}) is left: {lone.reason}")
-        rows = [_HEADER]
+        lane = "".join(f" of {one.lmem_capacity:,}" for one in self.groups[:1])
+        header = "group", "layer", "makes", "slices", "rows that two slices need"
+        rows = [(*header, f"bytes a lane{lane}", "bytes moved", "rows made again")]
         for at, one in enumerate(self.groups):
             depth = (one.d_slices,) if one.d_slices > 1 else ()
             slices = "x".join(map(str, (one.n_slices, *depth, one.h_slices, one.w_slices)))
             slices += f" on {one.cores} cores along {one.shared}" if one.shared else ""
-            taken = f"{one.lmem_peak:,} of {one.lmem_capacity:,}"
             layers, made = "\n".join(one.layers), "\n".join(one.results)
-            numbers = taken, f"{one.moved:,}", f"{one.repeated_rows:,}"
+            numbers = f"{one.lmem_peak:,}", f"{one.moved:,}", f"{one.repeated_rows:,}"
             rows.append((str(at), layers, made, slices, one.halo, *numbers))
         return Table(repr(self).strip("<>"), rows, notes, left=range(5))
 
