@@ -100,7 +100,7 @@ durations = st.tuples(*[st.integers(1, 9)] * 3)
 
 
 def test_level_1_costs_in_one_loop_where_a_store_holds_what_the_load_waits_for():
-    # x is loaded, wide is computed from it, y from that, and stored; the example of docs/ascend.md.
+    # x is loaded, wide is computed from it, y from that, and stored.
     kib = 1024
     use = {dma: PipelineUse(dma=dma, loop=0, runs=8) for dma in (True, False)}
     asked = Problem(
