@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+import saved_json
 import tvm
 from allocated import allocated_memory
 from hypothesis import given, settings
@@ -259,6 +260,7 @@ class Module:
     assert reasons == [f"it is in scope '{TEXTURE}', not in 'global'"]
 
 
+@pytest.mark.skipif(saved_json.CRASHES, reason="TVM's ConvertLayout crashes with tvm-ffi 0.1.15")
 def test_textures_share_the_plain_memory_that_they_are_views_of():
     target = Target("qcom/adreno-opencl-texture")
     stages = relax_stages(target)
