@@ -16,7 +16,6 @@ import argparse
 import json
 import random
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,23 +24,21 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path += [str(TESTS / "shared_memory"), str(TESTS / "lib"), str(TESTS)]
+import numpy as np
+import test_libraries  # noqa: F401 - lets the next ones be found
+import tvm
+from attention import KERNELS as ATTENTION
+from block_replay import replay
+from kernels import CASES
+from opencl_runs import extents, lowered, shared_bytes, source_of
+from tagged_bytes import FaultError
+from test_operators import OPERATORS, RULES
+from test_random_kernels import drawn
+from tvm import te, tirx, topi
+from tvm.s_tir import dlight
+from tvm.target import Target
 
-import numpy as np  # noqa: E402
-import tvm  # noqa: E402
-from attention import KERNELS as ATTENTION  # noqa: E402
-from block_replay import replay  # noqa: E402
-from kernels import CASES  # noqa: E402
-from opencl_runs import extents, lowered, shared_bytes, source_of  # noqa: E402
-from tagged_bytes import FaultError  # noqa: E402
-from test_operators import OPERATORS, RULES  # noqa: E402
-from test_random_kernels import drawn  # noqa: E402
-from tvm import te, tirx, topi  # noqa: E402
-from tvm.s_tir import dlight  # noqa: E402
-from tvm.target import Target  # noqa: E402
-
-import tvm_ext  # noqa: E402
+import tvm_ext
 
 MOST_BYTES = 20 << 20
 RANDOM = 30

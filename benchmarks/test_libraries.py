@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing this lets a benchmark import what it shares with the tests, from ``tests/lib``."""
+"""Importing this lets a benchmark import what it shares with the tests."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "lib"))
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path += [str(TESTS / "lib"), str(TESTS / "shared_memory"), str(TESTS)]

@@ -77,8 +77,3 @@ def new_buffer(
 def new_load(buffer: Var, indices: abc.Sequence[Any]) -> Load:
     """Return a read of a buffer."""
     return tirx.BufferLoad(buffer, indices)
-
-
-def is_thread_extent(op: Any) -> bool:
-    """Return whether a statement says over how many threads its body runs."""
-    return type(op) is Attribute and op.attr_key == "thread_extent"
