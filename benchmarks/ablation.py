@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each mechanism wins: it is switched off, and everything is planned again.
 
-    python benchmarks/ablation.py [--only layer_group] [--without columns,parts]
+    python benchmarks/ablation.py [columns parts ...]
 
 A mechanism stays if, switched off, it costs a percent of price or three percent of bytes moved in
 two cases; or if a correctness argument needs it, or an original has it. A mechanism is switched off
 by replacing a function, so that the product needs no option for it.
 
-- ``layer_group``: the search for groups on the fixed pairs of a network and a chip
-  (`layer_group_pairs`). Printed are how many pairs cost a percent more, the most in price and in
-  bytes moved, how many pairs cost less, and the sum of all prices.
+These are mechanisms of the search for groups, on the fixed pairs of a network and a chip
+(`layer_group_pairs`). Printed are how many pairs cost a percent more, the most in price and in
+bytes moved, how many pairs cost less, and the sum of all prices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -97,13 +96,15 @@ def planned(networks: Mapping[str, tuple[Network, ...]]) -> Iterator[tuple[str, 
         yield f"{name} on {chip}", price, moved
 
 
-def layer_group(without: tuple[str, ...]) -> None:
-    """Switch off one mechanism of the search for groups after the other."""
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    names = [*LAYER_GROUP]
+    parser.add_argument("without", nargs="*", default=names, choices=names, metavar="MECHANISM")
+    without = parser.parse_args().without
     networks = {name: networks_of(name) for name, _ in PAIRS}
     whole = {name: (price, moved) for name, price, moved in planned(networks)}
-    for mechanism in without or tuple(LAYER_GROUP):
-        with ExitStack() as stack:
-            stack.enter_context(LAYER_GROUP[mechanism]())
+    for mechanism in without:
+        with LAYER_GROUP[mechanism]():
             found = {name: (price, moved) for name, price, moved in planned(networks)}
         prices = {name: 100 * found[name][0] / whole[name][0] - 100 for name in whole}
         moved = {name: 100 * found[name][1] / max(1, whole[name][1]) - 100 for name in whole}
@@ -116,21 +117,6 @@ def layer_group(without: tuple[str, ...]) -> None:
             f"{sum(x < 0 for x in prices.values())} cost less; all {100 * total - 100:+.2f} %",
             flush=True,
         )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parts = {"layer_group": layer_group}
-    parser.add_argument("--only", default=",".join(parts))
-    parser.add_argument("--without", default="", help="mechanisms, by default all")
-    arguments = parser.parse_args()
-    without = tuple(name for name in arguments.without.split(",") if name)
-    for name in arguments.only.split(","):
-        if name not in parts:
-            parser.error(f"unknown part {name!r}; there are: {', '.join(parts)}")
-        if unknown := [one for one in without if one not in LAYER_GROUP]:
-            parser.error(f"unknown mechanism {unknown[0]!r}; there are: {', '.join(LAYER_GROUP)}")
-        parts[name](without)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 
 import test_libraries  # noqa: F401 - lets the next ones be found
 import torch
+from export_networks import torchvision_library
 from marked_lines import with_lines
 
 PAGE = Path(__file__).parents[1] / "docs" / "hosts.md"
@@ -34,18 +35,6 @@ MODELS = (
     "regnet_y_400mf",
     "shufflenet_v2_x1_0",
 )
-
-
-def torchvision_models() -> Any:
-    """Import torchvision's models, also where its compiled operators do not fit the PyTorch."""
-    try:
-        import torchvision
-    except RuntimeError:
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
-        import torchvision
-    return torchvision.models
 
 
 def measured(name: str, models: Any) -> str:
@@ -87,7 +76,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    models = torchvision_models()
+    models = torchvision_library().models
     rows = ["| model | tensors | greedy | ours | saved |", "|---|---:|---:|---:|---:|"]
     rows += [measured(name, models) for name in arguments.models.split(",")]
     print("\n".join(rows))

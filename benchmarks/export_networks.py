@@ -35,7 +35,7 @@ LICENCES = {"torchvision": "BSD-3-Clause", "transformers": "Apache-2.0"}
 """Of the definitions that the networks are exported from, by package."""
 
 
-def _torchvision() -> Any:
+def torchvision_library() -> Any:
     """Import torchvision, also where its compiled operators do not load.
 
     They are built for one build of torch each. No network here uses them, but without the names of
@@ -102,7 +102,7 @@ def vision(
     """Return what is made of a network of `torchvision.models` for images of `size` by `size`."""
 
     def build() -> torch.nn.Module:
-        return made_of(_torchvision().models.get_model(name, weights=None, **options))
+        return made_of(torchvision_library().models.get_model(name, weights=None, **options))
 
     said = f"{description} at {size}x{size}"
     return Source("torchvision", said, build, lambda: (torch.zeros(1, 3, size, size),))
@@ -154,7 +154,7 @@ def transformer(
     inputs, results = call
 
     def build() -> torch.nn.Module:
-        _torchvision()  # Transformers imports it where it is installed.
+        torchvision_library()  # Transformers imports it where it is installed.
         import transformers
 
         arguments = {

@@ -34,14 +34,7 @@ from tvm_ext import workloads
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
 
-NETWORKS = (
-    "squeezenet",
-    "resnet18",
-    "mobilenet_v2",
-    "densenet121",
-    "bert",
-    "llama",
-)
+NETWORKS = ("squeezenet", "resnet18", "mobilenet_v2", "densenet121", "bert", "llama")
 
 
 # ---------------------------------------------------------------------------------------- networks

@@ -14,15 +14,16 @@ much. A time is that of the passes that place buffers, TVM's and ours, in millis
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
+import test_libraries  # noqa: F401 - lets the next ones be found
 import tvm
-import tvm_ffi
+from opencl_runs import shared_bytes
+from test_operators import RULES
 from tvm import te, tirx, topi
 from tvm.ir.instrument import pass_instrument
 from tvm.relax.frontend.nn.llm import kv_cache
@@ -108,20 +109,6 @@ class Placing:
             self.seconds += 0 if self.inside else time.perf_counter() - self.begun
 
 
-def shared_bytes(kernel: tirx.PrimFunc) -> int:
-    """Return the bytes of shared memory that a lowered kernel allocates."""
-    found: list[int] = []
-
-    def note(op: tirx.AllocBuffer) -> None:
-        ty = op.buffer.ty
-        if str(ty.storage_scope) in ("shared", "shared.dyn"):
-            bits = math.prod(int(extent.value) for extent in ty.shape) * ty.dtype.dtype.bits
-            found.append(-(-bits * ty.dtype.dtype.lanes // 8))
-
-    tvm_ffi.structural_walk(kernel.body, (tirx.AllocBuffer, note))
-    return sum(found)
-
-
 def lower(func: tirx.PrimFunc, target: Target, way: str) -> Lowered:
     """Lower a function for a target, one way."""
     config, within = WAYS[way]
@@ -161,16 +148,7 @@ def attention(target: Target) -> Kernels:
 
 def scheduled(target: Target) -> Kernels:
     """Yield operators as dlight schedules them."""
-    rules = [
-        dlight.gpu.Matmul(),
-        dlight.gpu.GEMV(),
-        dlight.gpu.LowBatchGEMV(),
-        dlight.gpu.Reduction(),
-        dlight.gpu.GeneralReduction(),
-        dlight.gpu.RMSNorm(),
-        dlight.gpu.Transpose(),
-        dlight.gpu.Fallback(),
-    ]
+    rules = [rule() for rule in RULES]
     for name, tensors in operators():
         func = te.create_prim_func(tensors).with_attr("global_symbol", "main")
         with target:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kernels for an Ascend core give up where they do not fit, and what that costs.
 
-    python benchmarks/what_fits.py [--kernel NAME] [--of chip] [--attention]
+    python benchmarks/what_fits.py [--kernel NAME] [--attention]
 
 Every kernel of `tvm_ext.workloads.ascend`, in every size, is given less of the memory in which it
 is tightest than all its slots need: some percent of the least bytes at level 2, at which no pipe
-waits for what another one uses. With ``--of chip`` they have the chip's memories as these are.
-Five ways to fit are held against each other, all planned and simulated in the same run:
+waits for what another one uses. Five ways to fit are held against each other, all planned and
+simulated in the same run:
 
 - mirror: the original's planner, which gives up no slots: it fits or it does not;
 - search: our planner, which gives up none either;
@@ -32,6 +32,7 @@ from itertools import combinations
 
 import test_libraries  # noqa: F401 - lets the next ones be found
 from level_limit import at_level
+from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from passes.ascend.analysis.kernel_problems import CoreKernel
@@ -169,7 +170,9 @@ class Case:
         fitting = [one for one in others if one is not None]
         if len(fitting) < len(others):
             return None
-        placed = [self.single(self.tight(), names) for names in subsets(self.tight().order)]
+        order = self.tight().order
+        sets = (names for count in range(len(order) + 1) for names in combinations(order, count))
+        placed = [self.single(self.tight(), names) for names in sets]
         return min(
             (self._cost_model([*fitting, one]) for one in placed if one[1].fits),
             default=None,
@@ -204,28 +207,8 @@ class Case:
             "brute": self.brute() if sets <= MOST_SETS else None,
             "ours": ours,
         }
-        return Row(
-            name,
-            self.scope,
-            self.capacity,
-            self.free(),
-            cycles,
-            sets,
-            gave_up,
-            self.simulated,
-            seconds,
-        )
-
-
-def subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    for count in range(len(names) + 1):
-        yield from combinations(names, count)
-
-
-def memory_of_chip() -> MemoryHierarchy:
-    from tvm.target import Target
-
-    return MemoryHierarchy.from_target(Target(f"{CHIP}-llvm"))
+        did = gave_up, self.simulated, seconds
+        return Row(name, self.scope, self.capacity, self.free(), cycles, sets, *did)
 
 
 def needed(problem: Problem) -> int:
@@ -242,15 +225,11 @@ def tightest(kernel: CoreKernel) -> Problem:
 
 
 def shrunk(arguments: argparse.Namespace) -> Iterator[Row]:
-    memory = memory_of_chip()
+    memory = MemoryHierarchy.from_target(Target(f"{CHIP}-llvm"))
     for name in [arguments.kernel] if arguments.kernel else ascend_kernels():
         for size in SIZES:
             func = ascend_kernel(name, size).lower(f"{CHIP}-llvm")[name]
             problem = tightest(AscendOptions(memory=memory).read(func))
-            if arguments.of == "chip":
-                case = Case(func, problem.memory.name, problem.capacity or 0, memory)
-                yield case.row(f"{name}, {size}")
-                continue
             whole, unit = needed(problem), problem.memory.alignment
             # What overflows in another memory, too, has as much there as it needs.
             roomy = roomy_but(memory, problem)
@@ -271,7 +250,7 @@ def roomy_but(memory: MemoryHierarchy, problem: Problem) -> MemoryHierarchy:
 
 
 def attention() -> Iterator[Row]:
-    memory = memory_of_chip()
+    memory = MemoryHierarchy.from_target(Target(f"{CHIP}-llvm"))
     for sizes in ATTENTION:
         made = ascend_kernel("flash_attention", "fits", **sizes)
         func = made.lower(f"{CHIP}-llvm")["flash_attention"]
@@ -310,7 +289,6 @@ def summary(rows: Sequence[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kernel", choices=ascend_kernels(), help="only this one")
-    parser.add_argument("--of", choices=("level2", "chip"), default="level2", help="percent of")
     parser.add_argument("--attention", action="store_true", help="tiles that are too large")
     arguments = parser.parse_args()
     rows = []
