@@ -23,8 +23,6 @@ import passes.storage_rewrite  # noqa: F401
 # What tests and benchmarks share.
 sys.path.append(str(Path(__file__).parent / "lib"))
 
-quick_stacks.install()
-
 # What lives long is hardly ever garbage: to look through it again and again costs a twentieth.
 gc.set_threshold(700, 10, 100)
 
@@ -45,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Workers run the tests, and wait for what this process imports, which is nothing.
         config.pluginmanager.unregister(name="hypothesispytest")
         return
+    quick_stacks.install()
     import llvm_level
     from hypothesis import HealthCheck, settings
 
@@ -130,7 +129,7 @@ def forget_planners() -> Iterator[None]:
 def corpus(pytestconfig: pytest.Config) -> list[functions.Entry]:
     """Every function that the workloads lower to, right before storage planning.
 
-    By default one in three of each family, an operator for two targets; and no networks, whose
+    By default one in five of each family, an operator for two targets; and no networks, whose
     operators are in the families too.
     """
     import corpus as functions  # Most runs of a few tests can do without the workloads.
@@ -138,4 +137,4 @@ def corpus(pytestconfig: pytest.Config) -> list[functions.Entry]:
     if is_sweep(pytestconfig):
         return functions.entries()
     names = [name for name, each in functions.WORKLOADS.items() if each.kind != "model"]
-    return functions.entries(names, every_target=False, step=3)
+    return functions.entries(names, every_target=False, step=5)

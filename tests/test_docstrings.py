@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 QUESTIONS = re.compile(r"(What|Which|How|Whether|Why|When|Where|Who)\b")
 IN_COMMENTS = re.compile(r"# (What|Which|How|Why|Who)\b")
 """A comment may say whether a field holds, and where or when a rule does."""
+OLD_WORDS = re.compile(r"\b(behind|told)\b")
 BANNED = re.compile(r"\b(behind|told|(?<!there )is none|of which|(is|are|be) let be)\b")
 
 
@@ -39,11 +40,13 @@ def complaints(source: str) -> Iterator[tuple[int, str]]:
             yield line, f"begins with {begin[0]!r}: write a noun phrase or an imperative"
         for found in BANNED.finditer(" ".join(text.split())):
             yield line, f"says {found[0]!r}"
+    if not IN_COMMENTS.search(source) and not OLD_WORDS.search(source):
+        return  # To take a file apart takes longer than all else.
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             if begin := IN_COMMENTS.match(token.string):
                 yield token.start[0], f"a comment begins with {begin[1]!r}"
-            for found in re.finditer(r"\b(behind|told)\b", token.string):
+            for found in OLD_WORDS.finditer(token.string):
                 yield token.start[0], f"a comment says {found[0]!r}"
 
 

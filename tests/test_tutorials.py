@@ -41,26 +41,31 @@ def test_there_are_tutorials():
 
 FORGET = f"""
 %reset -f
-import sys
-sys.path.insert(0, {str(TESTS)!r})
-import llvm_level
-import quick_stacks
-sys.path.remove({str(TESTS)!r})
-quick_stacks.install()
-llvm_level.set_level(llvm_level.DEFAULT, for_all=True)
-if "passes.planning.planner" in sys.modules:
-    planners = sys.modules["passes.planning.planner"]._PLANNERS
-    for name, each in list(planners.items()):
-        if each.args[1].__module__ == "__main__":
-            del planners[name]
-from passes.planning.planners import relocation as improve
-improve.FIRST_WORK = 0
-%reset -f
+def forget():
+    import gc
+    import sys
+    sys.path.insert(0, {str(TESTS)!r})
+    import llvm_level
+    import quick_stacks
+    sys.path.remove({str(TESTS)!r})
+    quick_stacks.install()
+    llvm_level.set_level(llvm_level.DEFAULT, for_all=True)
+    if "passes.planning.planner" in sys.modules:
+        planners = sys.modules["passes.planning.planner"]._PLANNERS
+        for name, each in list(planners.items()):
+            if each.args[1].__module__ == "__main__":
+                del planners[name]
+    from passes.planning.planners import relocation as improve
+    improve.FIRST_WORK = 0
+    gc.freeze()
+forget()
+del forget
 """
 """What is run before a notebook: names and planners of the one before are forgotten.
 
 What is parsed and built is as in other tests, and the search for cheap plans runs compiled from the
-first problem on. A notebook in a process of its own does neither.
+first problem on. A notebook in a process of its own does neither. What is there by then lives to
+the end, and the next one need not look through it for garbage.
 """
 
 

@@ -8,14 +8,15 @@ still. What may be kept is looked at once more at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
+from measured_memory import value_of
 from tvm import relax
-from tvm.tirx import PrimFunc
+from tvm.tirx import IntImm, PrimFunc
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +43,18 @@ class Replay:
         The function.
     take : callable
         Which branch of each `if` to take, in the order in which they are met.
+    sizes : mapping of str to int, optional
+        What symbolic dimensions are; those that are not in it are 1.
     """
 
-    def __init__(self, mod: tvm.IRModule, name: str, take: Callable[[], bool]) -> None:
-        self.mod, self.func, self.take = mod, mod[name], take
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        name: str,
+        take: Callable[[], bool],
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        self.mod, self.func, self.take, self.sizes = mod, mod[name], take, sizes or {}
         self.values: dict[int, Any] = {}
         self.written: dict[int, Piece] = {}
         self.kept: list[Any] = []
@@ -91,7 +100,7 @@ class Replay:
         if isinstance(op, tvm.ir.Op):
             if op.name == "relax.memory.alloc_storage":
                 self.storages += 1
-                return np.zeros(int(call.args[0].values[0]), "int64")
+                return np.zeros(self.size(call.args[0].values[0]), "int64")
             if op.name == "relax.memory.alloc_tensor":
                 return self.piece(call, name)
             if op.name in ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset"):
@@ -110,13 +119,16 @@ class Replay:
     def piece(self, call: Any, name: str) -> Piece:
         owner = self.value(call.args[0], name)
         assert isinstance(owner, np.ndarray), f"{name} comes before its storage"
-        dims = [int(dim) for dim in call.args[2].values]
+        dims = [self.size(dim) for dim in call.args[2].values]
         dtype = np.dtype(str(call.args[3].value))
-        begin = int(call.args[1])
+        begin = self.size(call.args[1])
         piece = Piece(name, begin, begin + int(np.prod(dims)) * dtype.itemsize, owner)
         assert piece.end <= len(owner), f"{name} ends behind its storage"
         assert begin % 64 == 0, f"{name} is at {begin}"
         return piece
+
+    def size(self, expr: Any) -> int:
+        return int(expr) if isinstance(expr, int | IntImm) else value_of(expr, self.sizes, 1)
 
     def touch(self, value: Any, where: str) -> None:
         touched = list(pieces(value))

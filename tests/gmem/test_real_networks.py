@@ -13,7 +13,8 @@ from functools import cache
 import numpy as np
 import pytest
 import tvm
-from cuda_graph_runs import GraphMachine, captured, rewritten
+from cuda_graph_runs import GraphMachine
+from gpu_counts import captured, rewritten
 from measured_memory import allocated_at, vm_bytes
 from network_inputs import entry_of, inputs_of
 from relax_runs import STOCK, build, planned, run

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Relax functions take on a GPU: bytes of a call, kernels in CUDA graphs, TVM's pool."""
+"""What Relax functions take on a GPU: bytes of a call, kernels in CUDA graphs."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import tvm
-from allocated import allocated_memory
+from allocated import AllocatedMemory, allocated_memory
 from tvm import relax
 from tvm.ir.transform import Pass
-from vm_model import Blocks, Run, pooled
-from vm_reader import read_machine_function
 
 GRAPHS = {"relax.backend.use_cuda_graph": True}
+
+PREFIX = "vm.builtin.cuda_graph."
 
 STOCK = relax.transform.StaticPlanBlockMemory()
 
@@ -33,53 +34,69 @@ def nbytes(func: relax.Function) -> int:
 # ------------------------------------------------------------------------------------- CUDA graphs
 
 
-def calls_of(body: relax.Expr) -> Iterator[relax.Call]:
-    """Yield the calls of a function, those of its branches too."""
+def rewritten(lowered: tvm.IRModule, plan: Pass) -> tvm.IRModule:
+    """Plan a lowered module, and put what can be captured into functions of its own."""
+    with tvm.transform.PassContext(config=GRAPHS), tvm.target.Target("llvm"):
+        return relax.transform.RewriteCUDAGraph()(plan(lowered))
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What is captured of a module, and what it allocates."""
+
+    kernels: int  # Launches of kernels within regions
+    launches: int  # All launches of kernels
+    graphs: int  # Regions that are run or captured
+    kept: int  # Bytes of the storages that are kept
+    run: Mapping[str, AllocatedMemory]  # What each function allocates in a call
+
+
+def captured(mod: tvm.IRModule) -> Captured:
+    """Count what is captured of a rewritten module, in the order of its bindings."""
+    kernels = launches = graphs = kept = 0
+    run = {}
+    for variable in mod.get_global_vars():
+        func, name = mod[variable], str(variable.name_hint)
+        if not isinstance(func, relax.Function) or "cuda_graph_capture" in name:
+            continue
+        if "cuda_graph_alloc" in name:
+            kept = allocated_memory(func).nbytes
+            continue
+        run[name] = allocated_memory(func)
+        calls = list(_calls(func.body))
+        launches += sum(_is_kernel(mod, call) for call in calls)
+        for call in calls:
+            if _builtin(call) == "run_or_capture":
+                inside = mod[call.args[1].fields[0]]
+                region = sum(_is_kernel(mod, one) for one in _calls(inside.body))
+                graphs, kernels, launches = graphs + 1, kernels + region, launches + region
+    return Captured(kernels, launches, graphs, kept, run)
+
+
+def _calls(body: Any) -> Iterator[relax.Call]:
     for block in body.blocks if isinstance(body, relax.SeqExpr) else ():
         for binding in block.bindings:
             if isinstance(binding.value, relax.If):
-                yield from calls_of(binding.value.true_branch)
-                yield from calls_of(binding.value.false_branch)
+                yield from _calls(binding.value.true_branch)
+                yield from _calls(binding.value.false_branch)
             elif isinstance(binding.value, relax.Call):
                 yield binding.value
 
 
-def launches(mod: tvm.IRModule, func: relax.Function) -> int:
-    """Return how many kernels a function launches."""
-    ops = [call.op for call in calls_of(func.body)]
-    packed = [str(op.global_symbol) for op in ops if isinstance(op, relax.ExternFunc)]
-    kernels = [op for op in ops if isinstance(op, tvm.ir.GlobalVar)]
-    own = sum(isinstance(mod[op], tvm.tirx.PrimFunc) for op in kernels)
-    # Attention is launched by the cache, which no graph captures.
-    return own + sum(not name.startswith("vm.builtin") for name in packed)
+def _builtin(call: relax.Call) -> str:
+    if call.op != tvm.ir.Op.get("relax.call_builtin_with_ctx"):
+        return ""
+    return str(call.args[0].global_symbol).removeprefix(PREFIX)
+
+
+def _is_kernel(mod: tvm.IRModule, call: relax.Call) -> bool:
+    if isinstance(call.op, relax.ExternFunc):
+        return not str(call.op.global_symbol).startswith("vm.builtin")
+    return isinstance(call.op, tvm.ir.GlobalVar) and isinstance(mod[call.op], tvm.tirx.PrimFunc)
 
 
 def graphs(lowered: tvm.IRModule, plan: Pass) -> tuple[int, int, int, int, int]:
     """Return kernels captured, all kernels, graphs, bytes kept, and most bytes of a call."""
-    with tvm.transform.PassContext(config=GRAPHS):
-        mod = relax.transform.RewriteCUDAGraph()(plan(lowered))
-    captured = every = regions = kept = most = 0
-    for name, func in functions_of(mod).items():
-        if "cuda_graph_alloc" in name:
-            kept = nbytes(func)
-        elif "cuda_graph_capture" not in name:
-            most = max(most, nbytes(func))
-            every += launches(mod, func)
-            for call in calls_of(func.body):
-                name_of = str(getattr(call.args[0], "global_symbol", "")) if call.args else ""
-                if name_of.endswith("run_or_capture"):
-                    inside = launches(mod, mod[call.args[1].fields[0]])
-                    captured, every, regions = captured + inside, every + inside, regions + 1
-    return captured, every, regions, kept, most
-
-
-def taken(mod: tvm.IRModule, sizes: Mapping[str, int]) -> int:
-    """Return what the pooled allocator has taken once each function was called at these sizes."""
-    program = {
-        name: read_machine_function(mod, mod.get_global_var(name), func)
-        for name, func in functions_of(mod).items()
-    }
-    blocks: Blocks = Counter()
-    for name in program:
-        blocks |= Run(program, (), sizes)(name).taken
-    return pooled(blocks)
+    found = captured(rewritten(lowered, plan))
+    most = max(one.nbytes + one.left_bytes for one in found.run.values())
+    return found.kernels, found.launches, found.graphs, found.kept, most

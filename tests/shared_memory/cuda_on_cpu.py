@@ -15,43 +15,44 @@ import numpy as np
 import pytest
 
 SHIM = r"""
-#include <algorithm>
-#include <barrier>
-#include <cmath>
-#include <cstdint>
-#include <thread>
-#include <vector>
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
 struct dim3 { int x, y, z; };
 static thread_local dim3 threadIdx, blockIdx;
-static std::barrier<>* gate;
+static pthread_barrier_t gate;
 #define __global__
 #define __launch_bounds__(...)
 #define alignas(n) __attribute__((aligned(n)))
 #define __align__(n) alignas(n)
 #define __shared__ static
 #define __restrict__
-#define __syncthreads() gate->arrive_and_wait()
+#define __syncthreads() pthread_barrier_wait(&gate)
 #define uint unsigned int
 #define uchar unsigned char
-using std::max;
-using std::min;
+template <class T> T max(T a, T b) { return a < b ? b : a; }
+template <class T> T min(T a, T b) { return b < a ? b : a; }
 """
 LAUNCH = r"""
-extern "C" void launch(void** given, const int* grid, const int* block) {
+static void** given;
+static const int *grid, *block;
+static void* run(void* own) {
+  const int t = (int)(intptr_t)own;
+  threadIdx = {t % block[0], t / block[0] % block[1], t / block[0] / block[1]};
+  for (int n = 0; n < grid[0] * grid[1] * grid[2]; ++n) {
+    blockIdx = {n % grid[0], n / grid[0] % grid[1], n / grid[0] / grid[1]};
+    main_kernel(ARGUMENTS);
+    __syncthreads();  // The next block has the same shared memory.
+  }
+  return nullptr;
+}
+extern "C" void launch(void** arguments, const int* blocks, const int* threads) {
+  given = arguments, grid = blocks, block = threads;
   const int count = block[0] * block[1] * block[2];
-  std::barrier<> all(count);
-  gate = &all;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < count; ++t)
-    threads.emplace_back([=] {
-      threadIdx = {t % block[0], t / block[0] % block[1], t / block[0] / block[1]};
-      for (int n = 0; n < grid[0] * grid[1] * grid[2]; ++n) {
-        blockIdx = {n % grid[0], n / grid[0] % grid[1], n / grid[0] / grid[1]};
-        main_kernel(ARGUMENTS);
-        gate->arrive_and_wait();  // The next block has the same shared memory.
-      }
-    });
-  for (auto& thread : threads) thread.join();
+  pthread_barrier_init(&gate, nullptr, count);
+  pthread_t started[1024];
+  for (int t = 0; t < count; ++t) pthread_create(&started[t], nullptr, run, (void*)(intptr_t)t);
+  for (int t = 0; t < count; ++t) pthread_join(started[t], nullptr);
 }
 """
 UNKNOWN = re.compile(r"__shfl\w*|\bhalf\d?\b|\basm\b|float[248]\b|int[248]\b")
@@ -92,7 +93,7 @@ def _built(text: str) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         file, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
         file.write_text(text)
-        flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-w", "-ffp-contract=off"]
+        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-w", "-ffp-contract=off"]
         subprocess.run(["g++", *flags, str(file), "-o", str(library)], check=True)
         return ctypes.CDLL(str(library))
 

@@ -31,11 +31,16 @@ class Module:
 """
 
 
+@pytest.fixture(scope="module")
+def chain() -> str:
+    return saved_json(tvm.script.from_source(CHAIN))
+
+
 @pytest.fixture
-def folder(write, monkeypatch) -> Path:
+def folder(write, monkeypatch, chain) -> Path:
     """A working directory with a program and a table."""
     write("table.csv", ROWS)
-    write("chain.json", saved_json(tvm.script.from_source(CHAIN)))
+    write("chain.json", chain)
     found = Path(write("chain.py", CHAIN)).parent
     monkeypatch.chdir(found)
     return found

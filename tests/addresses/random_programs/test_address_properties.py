@@ -77,7 +77,7 @@ def compiled(
     return [array.numpy() for array in arrays]
 
 
-@swept(6, 3000, programs(), PLANNERS)
+@swept(4, 3000, programs(), PLANNERS)
 def test_no_value_is_overwritten_while_it_is_needed(mod: tvm.IRModule, planner: str):
     note(mod.script())
     replay(mod, planner)

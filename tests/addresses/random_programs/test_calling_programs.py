@@ -189,7 +189,7 @@ def replay(mod: tvm.IRModule) -> np.ndarray:
     return result
 
 
-@swept(4, 100, calling_modules())
+@swept(2, 100, calling_modules())
 def test_no_value_of_a_caller_is_overwritten(mod: tvm.IRModule):
     note(mod.script())
     expected = replay(mod)

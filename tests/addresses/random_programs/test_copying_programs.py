@@ -144,7 +144,7 @@ def copying_programs() -> st.SearchStrategy[tvm.IRModule]:
     return st.randoms(use_true_random=False).map(lambda random: CopyingBuilder(random).build())
 
 
-@swept(10, 600, copying_programs(), st.booleans())
+@swept(6, 600, copying_programs(), st.booleans())
 def test_no_copy_is_overtaken(mod: tvm.IRModule, addressed: bool):
     note(mod.script())
     plan = plan_addresses(mod["main"], "first_fit", ProblemOptions(addressed=addressed))

@@ -133,7 +133,7 @@ def races_under(mod: tvm.IRModule, name: str) -> bool:
     return races(with_barriers(PASSES[name]()(mod))["main"], THREADS)
 
 
-@swept(30, 1500, threaded_programs())
+@swept(15, 1500, threaded_programs())
 def test_no_thread_overwrites_what_another_has_still_to_read(mod: tvm.IRModule):
     note(mod.script())
     assert not races(with_barriers(mod)["main"], THREADS)

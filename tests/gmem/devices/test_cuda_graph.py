@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from cuda_graph_runs import CONFIG, GraphMachine, captured, rewritten
+from cuda_graph_runs import GraphMachine
+from gpu_counts import GRAPHS, captured, rewritten
 from measured_memory import allocated_at
 from relax_programs import SIZES, parse, relax_sources
 from relax_runs import STOCK, build, lower, lower_source, planned, run
@@ -75,9 +76,9 @@ def test_networks_are_captured_as_under_the_stock_plan(name: str, bounded: bool)
 def test_without_the_option_nothing_changes():
     lowered = lowered_network("translation", False)
     before = planned(lowered, OURS)
-    with tvm.transform.PassContext(config=dict.fromkeys(CONFIG, False)):
+    with tvm.transform.PassContext(config=dict.fromkeys(GRAPHS, False)):
         assert planned(lowered, OURS).script() == before.script()
-    with tvm.transform.PassContext(config=CONFIG):
+    with tvm.transform.PassContext(config=GRAPHS):
         assert planned(lowered, OURS).script() != before.script()
 
 
@@ -306,7 +307,7 @@ UP_TO = """
 @pytest.mark.parametrize(("read", "is_captured"), [("a", True), ("x", False), ("u", False)])
 def test_a_kernel_that_no_graph_captures_ends_what_is_launched_early(read: str, is_captured: bool):
     program = UP_TO.format(read=read, bool='R.Tensor((), "bool")')
-    with tvm.transform.PassContext(config=CONFIG):
+    with tvm.transform.PassContext(config=GRAPHS):
         (found,) = plan_gmem(lower_source(source(program)))
     ((_, (_, end)),) = found.memory.branches.values()
     uses = found.memory.main.uses
@@ -380,7 +381,7 @@ def test_sizes_that_are_captured_are_within_their_bounds():
 
 def test_sizes_that_are_not_known_are_planned_as_without_graphs():
     """They are not kept from call to call, also where they stand in what a caller gets."""
-    with tvm.transform.PassContext(config=CONFIG):
+    with tvm.transform.PassContext(config=GRAPHS):
         found, branched = (
             plan_gmem(lower_source(source(body.replace("(64, 64)", '("n", 64)'))))[0]
             for body in (CHAIN + "        return (f, e)\n", PROGRAMS["branches"])
@@ -401,7 +402,7 @@ def test_sizes_that_are_not_known_are_planned_as_without_graphs():
     ],
 )
 def test_what_the_stock_pass_does_not_judge_is_planned(line: str):
-    with tvm.transform.PassContext(config=CONFIG):
+    with tvm.transform.PassContext(config=GRAPHS):
         (found,) = plan_gmem(lower_source(source(f"{CHAIN}        {line}\n        return f\n")))
     assert any(piece.offsets for pieces in found.placement for piece in pieces)
 

@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 import tvm
-from measured_memory import allocated_at, vm_bytes
+from measured_memory import IdleMachine, allocated_at, vm_bytes
 from relax_programs import parse
 from relax_runs import STOCK, build, flat, lower, lower_source, planned, run
 from runtime_shapes import RUNTIME_SHAPES
 from sweeps import sample
-from vm_model import Blocks, Run, pooled
-from vm_reader import read_machine_function
 
 from tvm_ext.transform import GMEMAllocate
 
@@ -208,11 +204,7 @@ def test_calls_of_many_lengths_take_no_more_from_one_pool():
     lowered = lower(RUNTIME_SHAPES["gpt2_sequence"].build())
     taken = []
     for plan in (STOCK, GMEMAllocate()):
-        mod = planned(lowered, plan)
-        variable = mod.get_global_var("prefill")
-        program = {"prefill": read_machine_function(mod, variable, mod[variable])}
-        blocks: Blocks = Counter()
-        for length in range(1, 65):
-            blocks |= Run(program, (), {}, length)("prefill").taken
-        taken.append(pooled(blocks))
+        machine = IdleMachine(planned(lowered, plan))
+        calls = [("prefill", machine.arguments("prefill", {}, length)) for length in range(1, 65)]
+        taken.append(machine.in_order(calls, hold=False))
     assert taken[1] < taken[0]

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -13,14 +11,12 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measured_memory import IdleMachine, watch
 from paged_llama import Shape, bounds_of, module_of
 from relax_programs import parse
 from relax_runs import STOCK, build, flat, lower, planned
 from served_programs import SEEN, ServedProgram, served_programs
 from tvm import relax
-from vm_memory import watch
-from vm_model import Blocks, Run, pooled
-from vm_reader import read_machine_function
 
 from passes.gmem import GMEMOptions, plan_gmem, served_memory
 from tvm_ext.transform import GMEMAllocate
@@ -48,40 +44,19 @@ def stored(mod: tvm.IRModule, name: str) -> int:
     return total
 
 
-def models(mod: tvm.IRModule) -> dict[str, Any]:
-    """Return each function as the model of the virtual machine runs it."""
-    return {
-        str(v.name_hint): read_machine_function(mod, v, func)
-        for v, func in mod.functions.items()
-        if isinstance(func, relax.Function)
-    }
-
-
 def check_bounded(lowered: tvm.IRModule, sizes: dict[str, int]) -> None:
     """Hold each function, each two and all, at their bounds, against the stock plan."""
     stock, ours = STOCK(lowered), GMEMAllocate()(lowered)
-    taken: list[dict[str, Blocks]] = []
+    names = [str(v.name_hint) for v, f in ours.functions_items() if isinstance(f, relax.Function)]
     for mod in (stock, ours):
-        programs = models(mod)
-        taken.append({name: Run(programs, (), sizes, 1000)(name).taken for name in programs})
-        for name in programs:
-            attributes = mod[name].attrs
-            assert not (attributes and attributes.get(PLANS_RESULTS))
-    names = list(taken[0])
+        assert not any((mod[name].attrs or {}).get(PLANS_RESULTS) for name in names)
     for name in names:  # What a packed function may keep has storages of its own.
         keeps = "test.served" in lowered[name].script()
         assert keeps or stored(ours, name) <= stored(stock, name), name
+    machines = [IdleMachine(mod) for mod in (stock, ours)]
     for some in (*combinations(names, 1), *combinations(names, 2), names):
-        theirs, mine = (sum_of(one, some) for one in taken)
+        theirs, mine = (one.apart(some, sizes, 1000) for one in machines)
         assert mine <= theirs, some
-
-
-def sum_of(taken: dict[str, Blocks], names: Sequence[str]) -> int:
-    """Return what one pool takes for functions in turns."""
-    every: Blocks = Counter()
-    for name in names:
-        every |= taken[name]
-    return pooled(every)
 
 
 @given(served_programs())

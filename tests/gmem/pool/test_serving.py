@@ -9,13 +9,13 @@ from itertools import permutations
 import numpy as np
 import pytest
 import tvm
+from measured_memory import watch
 from paged_llama import Shape
 from relax_programs import parse
 from relax_runs import build, compiled, lower
 from served_memory import Server, orders
 from tvm import relax
 from tvm.target import Target
-from vm_memory import watch
 
 import tvm_ext
 from passes.gmem import served_memory

@@ -187,10 +187,12 @@ def test_pointing_at_a_buffer_marks_its_lines(open_page, kernel):
             x, y = box["x"] + box["width"] / 2, box["y"] + min(box["height"] - 2, 8)
             page.move_to(x, y)
             hovered = page.buffer("hovered")
+            names = [other.name for other in scope.problem.buffers]
+            all_boxes = "return arguments[0].map((name) => memoryMap.locate(name, arguments[1]))"
             under = {
-                other.name
-                for other in scope.problem.buffers
-                for place in page.boxes(other.name, plan)
+                name
+                for name, places in zip(names, page.run(all_boxes, names, plan), strict=True)
+                for place in places
                 if 0 <= x - place["x"] <= place["width"] and 0 <= y - place["y"] <= place["height"]
             }
             assert hovered in under
