@@ -23,7 +23,8 @@ import argparse
 import logging
 
 import test_libraries  # noqa: F401 - lets the next ones be found
-from gpu_counts import STOCK, functions_of, graphs, nbytes, taken
+from gpu_counts import STOCK, functions_of, graphs, nbytes
+from measured_memory import IdleMachine
 from paged_llama import SHAPES, bounds_of, module_of
 
 from passes.gmem.options import GMEMOptions
@@ -86,7 +87,8 @@ def print_server(name: str) -> None:
     lowered = capture_relax(module_of(shape), "llvm")
     sizes = bounds_of(shape)
     ours = {kind: GMEMAllocate(target=known_target(kind)) for kind in ("cuda", "opencl")}
-    pool = [taken(plan(lowered), sizes) for plan in (STOCK, *ours.values())]
+    plans = [plan(lowered) for plan in (STOCK, *ours.values())]
+    pool = [IdleMachine(mod).apart(functions_of(mod), sizes) for mod in plans]
     print(f"{name:22}" + "".join(f"{one:15,}" for one in pool), end="")
     for plan in (STOCK, ours["cuda"]):
         captured, every, _, kept, most = graphs(lowered, plan)

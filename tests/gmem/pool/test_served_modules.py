@@ -60,7 +60,7 @@ def check_bounded(lowered: tvm.IRModule, sizes: dict[str, int]) -> None:
 
 
 @given(served_programs())
-@settings(max_examples=15, deadline=None, print_blob=True)
+@settings(max_examples=8, deadline=None, print_blob=True)
 def test_random_modules_take_no_more_at_their_bounds(program: ServedProgram):
     if "v" not in program.functions.values():
         check_bounded(lower(parse(program.text), fuse=False), {"n": program.bound})
