@@ -8,8 +8,6 @@ The example is a chain of a convolution, ReLU, a pooling and a convolution on im
 from __future__ import annotations
 
 import tvm
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from tvm import relax
 from tvm.target import Target
 
@@ -20,7 +18,7 @@ from passes.layer_group.planning.planned_group import Chip, PlannedGroup, plan_g
 from passes.layer_group.transform import LayerGroupOptions, chip_of
 from passes.planning import Plan, Problem, check
 from target_hw.memory import MemoryScope
-from tvm_ext.report.drawing import INK
+from tvm_ext.report.chart import INK, Box, Chart, Picture, legend, picture
 from tvm_ext.report.picture import draw_plans
 
 _CHANNELS, _SIZE = 64, 56
@@ -76,7 +74,7 @@ def planned_chain(slices: int, keep: bool = False, kib: int | None = None) -> Pl
     return planned
 
 
-def memory() -> tuple[Figure, str]:
+def memory() -> tuple[Picture, str]:
     """Draw local memory without slices, in a memory that is large enough, and in four slices."""
     maps: list[tuple[str, Problem, Plan]] = []
     for title, planned in (
@@ -88,34 +86,37 @@ def memory() -> tuple[Figure, str]:
     return draw_plans(maps), summary
 
 
-def slices() -> tuple[Figure, str]:
+def slices() -> tuple[Picture, str]:
     """Draw which rows of each tensor four slices hold: computed again, and kept."""
-    figure = Figure(figsize=(9, 4.6), layout="constrained", facecolor="none")
-    colours = ("#5b9bd5", "#ee8866", "#44bb99", "#aaaa00")
-    for axes, keep in zip(figure.subplots(1, 2, sharey=True), (False, True), strict=True):
-        planned = planned_chain(4, keep, 128)
-        for at, name in enumerate(NAMES):
-            tensor = planned.slices.tensors[name]
-            held, made = (rows[2].spans.ranges for rows in (tensor.holds, tensor.makes))
-            for number, ((begin, end), (first, last)) in enumerate(zip(held, made, strict=True)):
-                left = at + 0.1 + 0.2 * number
-                colour = colours[number]
-                axes.bar(left, end - begin, 0.18, begin, align="edge", color=colour, alpha=0.45)
-                axes.bar(left, last - first, 0.18, first, align="edge", color=colour)
-        axes.set_xticks([at + 0.5 for at in range(len(NAMES))], NAMES)
-        axes.set_title("rows are computed again" if not keep else "rows are kept", color=INK)
-        axes.set_ylim(_SIZE, 0)
-        axes.set_facecolor("none")
-        axes.tick_params(colors=INK)
-        for spine in axes.spines.values():
-            spine.set_color(INK)
-    figure.axes[0].set_ylabel("row of the tensor", color=INK)
-    legend = [Patch(facecolor=c, label=f"slice {n}") for n, c in enumerate(colours, 1)]
-    legend.append(Patch(facecolor=INK, alpha=0.45, label="pale: held from the slice before"))
-    figure.legend(
-        handles=legend, loc="outside lower center", ncols=5, frameon=False, labelcolor=INK
+    colours, parts = ("#5b9bd5", "#ee8866", "#44bb99", "#aaaa00"), []
+    for column, keep in enumerate((False, True)):
+        planned, left = planned_chain(4, keep, 128), 60 + 460 * column
+        chart = Chart((left, 40, left + 400, 360), (0, len(NAMES)), (_SIZE, 0))
+        for number, colour in enumerate(colours):
+            held: list[Box] = []
+            made: list[Box] = []
+            for at, name in enumerate(NAMES):
+                tensor, x = planned.slices.tensors[name], at + 0.1 + 0.2 * number
+                for found, rows in ((held, tensor.holds), (made, tensor.makes)):
+                    begin, end = rows[2].spans.ranges[number]
+                    found.append((x, end, x + 0.18, begin))
+            chart.boxes(held, colour, "none", opacity="0.45")
+            chart.boxes(made, colour, "none")
+        title = "rows are kept" if keep else "rows are computed again"
+        rows = [(at, str(at)) for at in range(0, _SIZE + 1, 8)]
+        chart.frame(
+            title,
+            "rows of each tensor, from the top down",
+            "",
+            [(at + 0.5, name) for at, name in enumerate(NAMES)],
+            rows,
+        )
+        parts += chart.parts
+    entries = [(f"slice {n}", colour, "none") for n, colour in enumerate(colours, 1)]
+    entries.append(("pale: held from the slice before", "none", INK))
+    return picture(940, 480, [*parts, *legend(60, 396, entries)]), (
+        "made: full colour; held from before: pale"
     )
-    return figure, "made: full colour; held from before: pale"
 
 
 PICTURES = {"layer_group_slices.svg": slices, "layer_group_memory.svg": memory}

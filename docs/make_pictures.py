@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import tvm
-from matplotlib.figure import Figure
 from tvm.target import Target
 
 from passes.ascend.kernel import core_kernel
@@ -24,9 +23,8 @@ from passes.planning import Plan, Problem, check
 from passes.simulation import simulate
 from target_hw import Machine
 from tvm_ext import lowering, memory_map, workloads
-from tvm_ext.report.drawing import save_picture
-from tvm_ext.report.picture import draw_plans
-from tvm_ext.report.timeline import pipeline_timelines
+from tvm_ext.report.chart import Picture
+from tvm_ext.report.picture import draw_plans, pipeline_timelines
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lib"))
 from allocated import allocated_memory
@@ -70,14 +68,14 @@ def main() -> None:
         if name not in PICTURES:
             parser.error(f"unknown picture {name!r}; there are: {', '.join(PICTURES)}")
         if name in TIMELINES:
-            figure, summary = timelines(*TIMELINES[name])
+            drawn, summary = timelines(*TIMELINES[name])
         elif name in LAYER_GROUPS:
-            figure, summary = LAYER_GROUPS[name]()
+            drawn, summary = LAYER_GROUPS[name]()
         else:
             maps, labels = network_maps(*NETWORKS[name])
-            figure = draw_plans(maps, labels=labels)
+            drawn = draw_plans(maps, labels=labels)
             summary = "; ".join(f"{title}: {plan.peak:,} bytes" for title, _, plan in maps)
-        save_picture(figure, arguments.folder / name)
+        drawn.save(arguments.folder / name)
         print(f"{name}: {summary}")
 
 
@@ -105,7 +103,7 @@ def check_against_stock_tensors(lowered: tvm.IRModule, plan: Plan) -> None:
         raise ValueError(f"the stock plan takes {nbytes} bytes, and {plan.planner!r} {plan.peak}")
 
 
-def timelines(name: str, parameters: Mapping[str, int]) -> tuple[Figure, str]:
+def timelines(name: str, parameters: Mapping[str, int]) -> tuple[Picture, str]:
     """Return the pipelines of an Ascend kernel under two plans, and their makespans in a line."""
     kernel = core_kernel(workloads.ascend_kernel(name, **parameters).lower()[name])
     machine = Machine.from_target(Target("ascend/910b"))

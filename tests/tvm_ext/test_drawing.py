@@ -1,36 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps and timelines: what is drawn, held against plans and simulations; the same bytes always."""
+"""Maps and timelines in SVG: what is drawn, held against plans and simulations."""
 
-import sys
-from dataclasses import replace
-from pathlib import Path
+import re
+from dataclasses import dataclass, replace
+from xml.etree import ElementTree
 
 import pytest
 
-pytest.importorskip("matplotlib")
-
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from matplotlib.colors import to_rgb
-from matplotlib.text import Annotation
-
 import tvm_ext
-from passes.planning import Buffer, PipelineUse, Plan, Problem, Status, lower_bound, solve
+from passes.planning import Buffer, PipelineUse, Plan, Problem, Status, lower_bound
+from passes.planning.files import parse_bytes
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryScope, Pipe
 from tvm_ext.report import BufferNote, MemoryView, PlannedProblem, Report
-from tvm_ext.report.drawing import PALETTE, RASTER_SLOTS
+from tvm_ext.report.chart import PALETTE
 from tvm_ext.report.picture import (
-    ROLE_COLOURS,
-    Role,
+    AT_PEAK,
+    OTHERS,
+    WAITS,
+    draw_plans,
     picture_of,
-    roles_of,
-    slots_of,
+    pipeline_timelines,
 )
-from tvm_ext.report.timeline import WAITS, pipeline_timelines
 from tvm_ext.text import format_bytes
 
-ROOT = Path(__file__).resolve().parents[2]
 SCOPE = MemoryScope("local.UB", 128 << 10, 32, reserved=((0, 4096), (100 << 10, 101 << 10)))
 KERNEL = Problem(
     (
@@ -56,169 +49,173 @@ PLACED = {
 PLAN = Plan(PLACED, 61472, 0, "by hand", Status.FEASIBLE)
 
 
-def drawn_of(problem, plan, labels=None):
-    """Return the axes of a picture of one plan."""
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@dataclass
+class Drawn:
+    """An SVG of one chart, read by the numbers that stand at its axes."""
+
+    svg: str
+    rows: tuple[str, ...] = ()  # Names in the place of bytes, from the bottom up
+
+    def __post_init__(self) -> None:
+        self.root = ElementTree.fromstring(self.svg)
+        self.texts = list(self.root.iter(f"{SVG}text"))
+        across = [self._tick(e, "x") for e in self.texts if e.get("text-anchor") == "middle"]
+        up = [self._tick(e, "y") for e in self.texts if e.get("text-anchor") == "end"]
+        self.across, self.up = ([t for t in found if t] for found in (across, up))
+
+    def _tick(self, element, axis: str) -> tuple[float, float] | None:
+        text, place = element.text, float(element.get(axis))
+        if axis == "x":
+            return (place, int(text.replace(",", ""))) if re.fullmatch(r"[\d,]+", text) else None
+        if text in self.rows:
+            return place - 4 + 6, self.rows.index(text)  # The first of two lines.
+        return (place - 4, parse_bytes(text)) if re.fullmatch(r"[\d.]+ \w*B", text) else None
+
+    @staticmethod
+    def _number(ticks, pixel: float) -> float:
+        (a, one), (b, two) = ticks[0], ticks[-1]
+        return one + (pixel - a) * (two - one) / (b - a)
+
+    def boxes(self, fill: str) -> list[tuple[float, float, float, float]]:
+        """Return the rectangles of a fill: begin, end, low and high."""
+        found = []
+        for path in self.root.iter(f"{SVG}path"):
+            if path.get("fill") != fill:
+                continue
+            for x, y, end, low in re.findall(r"M(\S+) (\S+)H(\S+?)V(\S+?)H\S+?z", path.get("d")):
+                xs = (self._number(self.across, float(v)) for v in (x, end))
+                ys = (self._number(self.up, float(v)) for v in (low, y))
+                found.append((*xs, *ys))
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names in rectangles, with their second lines."""
+        return [e.text for e in self.texts if e.get("fill") == "#000000"]
+
+    def legend(self) -> set[str]:
+        return {e.text for e in self.texts if e.get("fill") != "#000000"}
+
+    def level(self, colour: str) -> float:
+        """Return where the line of a colour is."""
+        (path,) = (e for e in self.root.iter(f"{SVG}path") if e.get("stroke") == colour)
+        y, end = re.fullmatch(r"M\S+ (\S+)L\S+ (\S+)", path.get("d")).groups()
+        assert y == end
+        return self._number(self.up, float(y))
+
+
+def drawn_of(problem, plan, labels=None) -> Drawn:
     notes = {name: BufferNote(label) for name, label in (labels or {}).items()}
     placed = (PlannedProblem(plan.planner, problem, plan),)
-    return picture_of("title", [MemoryView("f", placed, notes=notes)]).axes
+    return Drawn(picture_of("title", [MemoryView("f", placed, notes=notes)]).svg)
 
 
-def labelled(ax, label):
-    """Return the only artist of this label."""
-    (found,) = [artist for artist in ax.get_children() if artist.get_label() == label]
-    return found
+def about(boxes, ax=0.02, ay=100):
+    """Compare rectangles within a tenth of a pixel of each scale."""
+    tolerance = (ax, ax, ay, ay)
+    return [
+        tuple(pytest.approx(v, abs=t) for v, t in zip(box, tolerance, strict=True)) for box in boxes
+    ]
 
 
-def boxes(collection):
-    """Return (begin, end, low, high) of each polygon, which must be a rectangle."""
-    found = []
-    for path in collection.get_paths():
-        xs, ys = path.vertices.T
-        corners = {(x, y) for x, y in zip(xs.tolist(), ys.tolist(), strict=True)}
-        assert corners == {(x, y) for x in (min(xs), max(xs)) for y in (min(ys), max(ys))}
-        found.append((min(xs), max(xs), min(ys), max(ys)))
-    return found
-
-
-def names(ax):
-    """Return the names in rectangles: all other texts are tied to the frame."""
-    return [t.get_text().split("\n")[0] for t in ax.texts if not isinstance(t, Annotation)]
-
-
-def legend(ax):
-    return [text.get_text() for text in ax.get_legend().get_texts()]
-
-
-def roles_by_slot(problem, plan):
-    slots = list(slots_of(problem, plan))
-    roles = roles_of(PlannedProblem(plan.planner, problem, plan), slots)
-    return dict(zip(slots, roles, strict=True))
-
-
-def stacked(count):
-    buffers = tuple(Buffer(f"b{i}", 64, ((i, i + 2),)) for i in range(count))
-    offsets = {f"b{i}": (64 * (i % 2),) for i in range(count)}
-    return Problem(buffers), Plan(offsets, 128, 0, "alternating", Status.OPTIMAL)
-
-
-def test_one_rectangle_for_each_slot_and_live_range():
-    (ax,) = drawn_of(KERNEL, PLAN)
-    assert sorted(boxes(labelled(ax, "slots"))) == sorted(
-        [
-            (0, 6, 4096, 4096 + 16384),
-            (0, 6, 20480, 20480 + 16384),
-            (2, 5, 36864, 36864 + 20480),
-            (9, 12, 36864, 36864 + 20480),
-            (4, 9, 36864, 36864 + 20480),
-            (0, 3, 61440, 61472),
-            (8, 14, 4096, 4096 + 8192),
-        ]
-    )
+def test_one_rectangle_for_each_slot_and_live_range_in_the_colour_of_the_peak():
+    drawn = drawn_of(KERNEL, PLAN)
+    # The plan is highest where the buffer with the long name ends, from 0 to 3.
+    at_peak = [
+        (0, 6, 4096, 4096 + 16384),
+        (0, 6, 20480, 20480 + 16384),
+        (2, 5, 36864, 36864 + 20480),
+        (9, 12, 36864, 36864 + 20480),
+        (0, 3, 61440, 61472),
+    ]
+    assert drawn.boxes(AT_PEAK) == about(at_peak)
+    others = [(4, 9, 36864, 36864 + 20480), (8, 14, 4096, 4096 + 8192)]
+    assert drawn.boxes(OTHERS) == about(others)
+    assert {"live at the peak", "other buffers"} <= drawn.legend()
 
 
 def test_lines_at_capacity_peak_and_bound():
-    (ax,) = drawn_of(KERNEL, replace(PLAN, peak=100_000))
+    drawn = drawn_of(KERNEL, replace(PLAN, peak=100_000))
     bound = lower_bound(KERNEL)
-    drawn = {line.get_label(): line.get_ydata()[0] for line in ax.lines}
-    assert drawn == {
-        "capacity: 128 KiB": 128 << 10,
-        "peak: 97.7 KiB": 100_000,
-        f"lower bound: {format_bytes(bound)}": bound,
-    }
-    assert set(drawn) <= set(legend(ax))
+    assert drawn.level("#d1495b") == pytest.approx(100_000, abs=100)
+    assert drawn.level("#3f7fd0") == pytest.approx(bound, abs=100)
+    said = {"capacity: 128 KiB", "peak: 97.7 KiB", f"lower bound: {format_bytes(bound)}"}
+    assert said <= drawn.legend()
 
 
 def test_reserved_ranges_are_hatched_over_all_positions():
-    (ax,) = drawn_of(KERNEL, PLAN)
-    reserved = labelled(ax, "reserved")
-    assert reserved.get_hatch()
-    assert boxes(reserved) == [(0, 14, 0, 4096), (0, 14, 100 << 10, 101 << 10)]
+    reserved = drawn_of(KERNEL, PLAN).boxes("url(#rising)")
+    assert reserved == about([(0, 14, 0, 4096), (0, 14, 100 << 10, 101 << 10)])
 
 
 def test_in_place_pairs_are_marked_where_both_are_live():
-    (ax,) = drawn_of(KERNEL, PLAN)
-    assert boxes(labelled(ax, "live in place")) == [(4, 5, 36864, 36864 + 20480)]
-    assert "live in place" in legend(ax)
+    drawn = drawn_of(KERNEL, PLAN)
+    assert drawn.boxes("url(#falling)") == about([(4, 5, 36864, 36864 + 20480)])
+    assert "live in place" in drawn.legend()
     apart = replace(PLAN, offsets={**PLACED, "result": (65536,)}, peak=65536 + 20480)
-    (ax,) = drawn_of(KERNEL, apart)
-    assert "live in place" not in legend(ax)
-
-
-def test_colours_say_which_buffers_are_live_at_the_fullest_time_and_which_make_the_peak():
-    problem = Problem(
-        (
-            Buffer("early", 100, ((0, 2),)),
-            Buffer("long", 300, ((1, 6),)),
-            Buffer("full", 300, ((4, 6),)),
-            Buffer("ended", 10, ((2, 4),)),
-            Buffer("late", 100, ((6, 8),)),
-        )
-    )
-    offsets = {"early": 0, "long": 300, "full": 0, "ended": 0, "late": 700}
-    plan = Plan({n: (o,) for n, o in offsets.items()}, 800, 0, "by hand", Status.FEASIBLE)
-    roles = [Role.OTHER, Role.FULLEST, Role.FULLEST, Role.OTHER, Role.TOP]
-    (ax,) = drawn_of(problem, plan)
-    colours = labelled(ax, "slots").get_facecolor().tolist()
-    assert [tuple(c[:3]) for c in colours] == [to_rgb(ROLE_COLOURS[role]) for role in roles]
-    patches = ax.get_legend().get_patches()
-    shown = [tuple(p.get_facecolor()[:3]) for p in patches]
-    assert shown == list(map(to_rgb, ROLE_COLOURS.values()))
-
-
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(1, 5)), min_size=1))
-@settings(max_examples=40, deadline=None, print_blob=True)
-def test_roles_agree_with_counting_bytes_at_each_position(rows):
-    problem = Problem(tuple(Buffer(str(i), s, ((b, b + n),)) for i, (s, b, n) in enumerate(rows)))
-    plan = solve(problem, "first_fit")
-    live = [sum(s for s, b, n in rows if b <= at < b + n) for at in range(15)]
-    for slot, found in roles_by_slot(problem, plan).items():
-        assert (found is Role.FULLEST) == (max(live) in live[slot.begin : slot.end])
-        assert (found is Role.TOP) == (slot.high == plan.peak and found is not Role.FULLEST)
+    assert "live in place" not in drawn_of(KERNEL, apart).legend()
 
 
 def test_buffers_are_called_what_the_labels_say():
-    (ax,) = drawn_of(KERNEL, PLAN, labels={"double": "weights", "source": "conv", "x": "y"})
-    assert set(names(ax)) == {"weights[0]", "weights[1]", "conv", "result", "$cost_in_$"}
+    drawn = drawn_of(KERNEL, PLAN, labels={"double": "weights", "source": "conv", "x": "y"})
+    names = {"weights[0]", "weights[1]", "conv", "result", "$cost_in_$"}
+    assert {name for name in drawn.names() if not name.endswith("KiB")} == names
 
 
-@pytest.mark.parametrize("count", [0, RASTER_SLOTS + 1])
+@pytest.mark.parametrize("count", [0, 5001])
 def test_any_number_of_buffers(count, tmp_path):
-    problem, plan = stacked(count)
-    plan = plan if count else replace(plan, offsets={}, peak=0)
-    report = tvm_ext.memory_map(problem, {"one": plan})
-    (ax,) = report.picture().axes
-    slots = labelled(ax, "slots")
-    assert len(slots.get_paths()) == count
-    assert bool(slots.get_rasterized()) == (count > RASTER_SLOTS)
-    assert len(names(ax)) == (count if count <= 2 else 0)
+    buffers = tuple(Buffer(f"b{i}", 64, ((i, i + 2),)) for i in range(count))
+    offsets = {f"b{i}": (64 * (i % 2),) for i in range(count)}
+    plan = Plan(offsets, 128 if count else 0, 0, "alternating", Status.OPTIMAL)
+    report = tvm_ext.memory_map(Problem(buffers), {"one": plan})
     report.save(tmp_path / "map.svg")
+    drawn = Drawn((tmp_path / "map.svg").read_text())
+    assert len(drawn.boxes(AT_PEAK)) + len(drawn.boxes(OTHERS)) == count
+    assert drawn.names() == []
     assert (tmp_path / "map.svg").stat().st_size < 1_000_000
 
 
 def test_maps_side_by_side_have_the_same_scales():
-    problem, plan = stacked(4)
-    tall = replace(plan, offsets={f"b{i}": (64 * i,) for i in range(4)}, peak=256)
-    axes = tvm_ext.memory_map(problem, {"stock": tall, "best": plan}).picture().axes
-    assert len({(ax.get_xlim(), ax.get_ylim()) for ax in axes}) == 1
-    for ax, title in zip(axes, ("stock (alternating)", "best (alternating)"), strict=True):
-        assert ax.get_title("left") == f"problem, global: {title}"
+    problem = Problem(tuple(Buffer(f"b{i}", 64, ((i, i + 2),)) for i in range(4)), name="p")
+    tall = Plan({f"b{i}": (64 * i,) for i in range(4)}, 256, 0, "tall", Status.FEASIBLE)
+    low = Plan({f"b{i}": (64 * (i % 2),) for i in range(4)}, 128, 0, "low", Status.OPTIMAL)
+    drawn = Drawn(tvm_ext.memory_map(problem, {"stock": tall, "best": low}).picture().svg)
+    assert {"p, global: stock (tall)", "p, global: best (low)"} <= drawn.legend()
+    of = {bytes_: sum(1 for _, n in drawn.up if n == bytes_) for _, bytes_ in drawn.up}
+    assert set(of.values()) == {2}, "each address stands at both"
+    assert {y for y, n in drawn.up if n == 256} == {next(y for y, n in drawn.up if n == 256)}
 
 
-def test_nothing_to_draw_is_an_error():
+def test_nothing_to_draw_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="there is no buffer to plan"):
         Report("nothing").picture()
     with pytest.raises(TypeError, match="plans are of a Problem; of a program, name planners"):
         tvm_ext.memory_map("squeezenet", {"best": PLAN})
+    with pytest.raises(ValueError, match="there is no plan to draw"):
+        draw_plans([])
     with pytest.raises(ValueError, match="there is no run to draw"):
         pipeline_timelines([("", simulate((), [], MACHINE))])
     with pytest.raises(TypeError, match="needs a Simulation, got None"):
         pipeline_timelines([("", None)])
+    with pytest.raises(ValueError, match=r"the name of a picture must end in \.svg"):
+        draw_plans([("one", KERNEL, PLAN)]).save(tmp_path / "one.png")
 
 
 def test_a_plan_without_an_offset_is_an_error_that_names_the_buffer():
     for offsets in ({}, {**PLACED, "double": (4096,)}):
         with pytest.raises(ValueError, match="kernel: buffer 'double' has 2 slots, the plan has"):
             drawn_of(KERNEL, replace(PLAN, offsets=offsets))
+
+
+def test_names_are_only_names():
+    name = "</svg><script>&"
+    plan = Plan({name: (0,)}, 64, 0, "by hand", Status.OPTIMAL)
+    problem = Problem((Buffer(name, 64, ((0, 1),)),), name=name)
+    picture = draw_plans([(name, problem, plan)])
+    assert Drawn(picture.svg).names()[0] == name
+    assert picture._repr_svg_() == picture.svg
 
 
 # -------------------------------------------------------------------------------- timelines
@@ -245,52 +242,46 @@ PROGRAM = (
 FOUND = simulate(PROGRAM, [(PIPED, PIPED_PLAN)], MACHINE)
 
 
-def spans(ax, label):
+ROWS = ("V", "MTE2")
+
+
+def timeline(found=FOUND, problems=(PIPED,)) -> Drawn:
+    return Drawn(pipeline_timelines([("three tiles", found)], problems).svg, ROWS)
+
+
+def spans(drawn, fill):
     """Return (begin, end, row) of each box of a timeline."""
-    drawn = boxes(labelled(ax, label))
-    return [(begin, end, round((low + high) / 2)) for begin, end, low, high in drawn]
+    return [(round(a), round(b), round((low + high) / 2)) for a, b, low, high in drawn.boxes(fill)]
 
 
 def test_each_run_is_a_box_in_the_row_of_its_pipe_and_the_colour_of_its_buffer():
-    (ax,) = pipeline_timelines([("", FOUND)], [PIPED]).axes
-    rows = [label.get_text().split("\n")[0] for label in ax.get_yticklabels()]
-    assert rows == ["V", "MTE2"]  # from the bottom up
-    runs = [(run.begin, run.end, rows.index(run.pipe)) for run in FOUND.timeline]
-    assert spans(ax, "runs") == runs
-    colours = [tuple(colour[:3]) for colour in labelled(ax, "runs").get_facecolors()]
-    tile, late, none = to_rgb(PALETTE[1]), to_rgb(PALETTE[2]), to_rgb("white")
-    assert colours == [tile] * 6 + [late, none]
+    drawn = timeline()
+    runs = [(run.begin, run.end, ROWS.index(run.pipe)) for run in FOUND.timeline]
+    tile, late, none = (spans(drawn, colour) for colour in (PALETTE[1], PALETTE[2], "#ffffff"))
+    assert (tile, late, none) == (runs[:6], [runs[6]], [runs[7]])
+    assert {"load: tile[0]", "add: tile[1]", "nothing"} <= {*drawn.names()}
 
 
 def test_waits_are_drawn_where_the_pipe_is_idle_and_in_the_shade_of_their_cause():
-    (ax,) = pipeline_timelines([("", FOUND)], [PIPED]).axes
+    drawn = timeline()
     names = {
         Cause.DATA: "waits for data",
         Cause.SLOT: "waits for a slot",
         Cause.REUSE: "waits for reused bytes",
     }
+    runs = [(run.begin, run.end, ROWS.index(run.pipe)) for run in FOUND.timeline]
+    assert {*names.values()} <= drawn.legend()
     for cause, name in names.items():
-        drawn = spans(ax, name)
-        assert sum(end - begin for begin, end, _ in drawn) == FOUND.waited(cause) > 0
-        shade = to_rgb(WAITS[cause][1])
-        assert all(tuple(c[:3]) == shade for c in labelled(ax, name).get_facecolors())
-        boxes = spans(ax, "runs")
-        for begin, end, row in drawn:
-            assert all(b >= end or e <= begin for b, e, r in boxes if r == row)
+        assert WAITS[cause][0] == name
+        waits = spans(drawn, WAITS[cause][1])
+        assert sum(end - begin for begin, end, _ in waits) == FOUND.waited(cause) > 0
+        for begin, end, row in waits:
+            assert all(b >= end or e <= begin for b, e, r in runs if r == row)
 
 
 def test_the_summary_says_the_makespan_and_how_idle_each_pipe_is():
-    (ax,) = pipeline_timelines([("three tiles", FOUND)]).axes
-    assert ax.get_title("left") == "three tiles"
-    assert f"makespan {FOUND.makespan} cycles" in {text.get_text() for text in ax.texts}
-    rows = {label.get_text() for label in ax.get_yticklabels()}
-    assert rows == {f"{p.pipe}\n{100 * p.idle / FOUND.makespan:.0f}% idle" for p in FOUND.pipes}
+    said = timeline(problems=()).legend()
+    idle = {f"{100 * pipe.idle / FOUND.makespan:.0f}% idle" for pipe in FOUND.pipes}
+    assert {"three tiles", f"makespan {FOUND.makespan} cycles", *ROWS, *idle} <= said
     part = simulate(PROGRAM, [(PIPED, PIPED_PLAN)], MACHINE, timeline=3)
-    texts = {text.get_text() for text in pipeline_timelines([("", part)]).axes[0].texts}
-    assert f"makespan {FOUND.makespan} cycles, the first 3 of 8 runs" in texts
-
-
-def test_without_matplotlib_one_clear_error(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"README: pip install '\.\[plot\]'"):
-        drawn_of(KERNEL, PLAN)
+    assert f"makespan {FOUND.makespan} cycles, the first 3 of 8 runs" in timeline(part).legend()

@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="OUT",
-        help="what to write, by its ending: .html a page for a browser; .svg, .png or .pdf a "
-        "picture; .json data; .trace a trace for Perfetto or chrome://tracing",
+        help="what to write, by its ending: .html a page for a browser; .svg a picture; "
+        ".json data; .trace a trace for Perfetto or chrome://tracing",
     )
     parser.add_argument("--target", metavar="T", help=f"lower the program for {common.TARGET}")
     common.add_planners(

@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from passes.planning import html_table
 from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView, PlannedRun
 from tvm_ext.report.page import memory_data, page_of, run_data
+from tvm_ext.report.picture import Picture, picture_of
 from tvm_ext.report.tables import left_lines, memory_tables, run_tables
 from tvm_ext.report.trace import trace_of
 from tvm_ext.text import Table, folded
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-SUFFIXES = (".html", ".json", ".trace", ".svg", ".png", ".pdf")
+SUFFIXES = (".html", ".json", ".trace", ".svg")
 """The suffixes of files that a report is written to: a page, data, a trace, or a picture."""
 
 Finding = MemoryView | PlannedRun | LeftAlone | Table | str
@@ -123,32 +121,25 @@ class Report:
         self.need_memories()
         return trace_of(self.memories, self.runs)
 
-    def picture(self) -> Figure:
-        """Draw a row for each memory and a column for each plan; ImportError without matplotlib."""
-        from tvm_ext.report.picture import picture_of
-
+    def picture(self) -> Picture:
+        """Draw a row for each memory and a column for each plan."""
         self.need_memories()
         return picture_of(self.title, self.memories)
 
     def save(self, path: str | Path) -> None:
         """Write the report as the suffix says.
 
-        A page is ``.html``, a picture ``.svg``, ``.png`` or ``.pdf``, `data` are ``.json``, and
-        `trace` is ``.trace``. Raises ValueError if the suffix is another, or there is no memory to
-        show; ImportError for a picture without matplotlib.
+        A page is ``.html``, a picture ``.svg``, `data` are ``.json``, and `trace` is ``.trace``.
+        Raises ValueError if the suffix is another, or there is no memory to show.
         """
         check_suffix(path)
         texts: dict[str, Callable[[], str]] = {
             ".html": self.page,
             ".json": lambda: json.dumps(self.data(), indent=2) + "\n",
             ".trace": lambda: json.dumps(self.trace()) + "\n",
+            ".svg": lambda: self.picture().svg,
         }
-        if text := texts.get(Path(path).suffix.lower()):
-            Path(path).write_text(text(), encoding="utf-8")
-        else:
-            from tvm_ext.report.drawing import save_picture
-
-            save_picture(self.picture(), path)
+        Path(path).write_text(texts[Path(path).suffix.lower()](), encoding="utf-8")
 
     def need_memories(self) -> None:
         """Raise ValueError, which says what is left and why, if there is no memory to show."""

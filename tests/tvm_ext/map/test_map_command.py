@@ -36,10 +36,9 @@ def test_a_plan_above_the_capacity_is_written_and_exits_with_one(table, tmp_path
 
 
 def test_a_picture_is_written(table, tmp_path):
-    pytest.importorskip("matplotlib")
-    out = tmp_path / "map.png"
+    out = tmp_path / "map.svg"
     assert main(["map", table, "-o", str(out), "--planners", "best"]) == 0
-    assert out.read_bytes().startswith(b"\x89PNG")
+    assert out.read_text().startswith("<svg")
 
 
 def test_a_trace_of_several_plans_keeps_their_buffers_apart(tmp_path):
@@ -131,7 +130,6 @@ def test_a_plan_in_which_buffers_overlap_is_refused(options, table, tmp_path, ca
 
 @pytest.mark.parametrize("suffix", ["html", "svg"])
 def test_the_same_map_gives_the_same_bytes(tmp_path, suffix):
-    pytest.importorskip("matplotlib")
     written = []
     for name in ("one", "two"):
         out = tmp_path / f"{name}.{suffix}"

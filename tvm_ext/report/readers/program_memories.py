@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from passes.ir import UPPER_BOUND, IRModule, PrimFunc, Target, declared_bounds, first_line
 from passes.pass_errors import error_context
@@ -12,15 +13,16 @@ from passes.prim_func import memory_of
 from passes.relax import functions_in_order
 from passes.shared_memory import SCOPES
 from tvm_ext.lowering import as_module, has_relax, known_target
+from tvm_ext.named_planners import STOCK
 from tvm_ext.reading.input_sizes import bind_hint, described_dimensions, open_dimensions
 from tvm_ext.reading.programs import Program
 from tvm_ext.report.ask import Ask
-from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView, planned
+from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView
 from tvm_ext.report.readers.groups import DEFAULT_CHIP, groups
 from tvm_ext.report.readers.rewrites import rewrites
 from tvm_ext.report.readers.shared_memory import kernel_memories, shared_memory
 from tvm_ext.report.readers.statement_memories import Solved, statements
-from tvm_ext.report.readers.tensor_memories import network, read_network
+from tvm_ext.report.readers.tensor_memories import network
 from tvm_ext.report.report import Finding
 from tvm_ext.weights import REMEDY, weight_tensors
 
@@ -43,7 +45,8 @@ def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
     bounds: dict[str, int] = {}
     if mod is not None:
         assert program.target is not None
-        yield from network(mod, program.target, ask, order=view == "order")
+        tensors = list(network(mod, program.target, ask, order=view == "order"))
+        yield from tensors
         opened = open_dimensions(mod)
         for _, func in functions_in_order(mod):
             bounds |= declared_bounds(func)
@@ -56,7 +59,8 @@ def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
         if not ask.everything:
             names = tuple(name for name in ask.functions if name in program.functions)
         elif program.given is not None:
-            yield from _weights_in_each_call(program.given, mod, program.target, ask)
+            built = _peaks(tensors)
+            yield from _weights_in_each_call(program.given, program.target, ask, built)
     if view == "order":
         return
     if ask.everything and program.assumed:
@@ -102,24 +106,31 @@ def _statements(name: str, func: PrimFunc, ask: Ask, solved: Solved) -> Iterator
 
 
 def _weights_in_each_call(
-    given: IRModule, built: IRModule, target: Target, ask: Ask
+    given: IRModule, target: Target, ask: Ask, built: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yield what each function computes from weights alone, and its memory with and without."""
-    with_them: dict[str, int] = {}
-    without: dict[str, int] = {}
-    for mod, nbytes in ((given, with_them), (built, without)):
-        for function in read_network(mod, target, ask).functions:
-            planner = ask.names(function.problem, graph=True)[0]
-            plan = planned(function.problem, planner, ask.limits).plan
-            nbytes[function.memory.name] = (
-                plan.peak if function.form.offsets else function.plan.peak
-            )
-    for found in weight_tensors(given):
-        before, after = with_them[found.function], without[found.function]
+    """Yield what each function computes from weights alone, and its memory with and without.
+
+    `built` has the peak of each function without them.
+    """
+    found = weight_tensors(given)
+    ours = replace(ask, everything=False, planners=tuple(n for n in ask.planners if n != STOCK))
+    peaks = _peaks(network(given, target, ours)) if found else {}
+    for one in found:
+        before, after = peaks.get(one.function, 0), built.get(one.function, 0)
         yield (
-            f"{found}, and left out here, as where weights are constants: "
+            f"{one}, and left out here, as where weights are constants: "
             f"{before:,} bytes with them, {after:,} without (fused); {REMEDY}"
         )
+
+
+def _peaks(found: Iterable[Finding]) -> dict[str, int]:
+    """Return what the first planner's plan of the fused tensors of each function takes."""
+    peaks: dict[str, int] = {}
+    for view in found:
+        if isinstance(view, MemoryView) and not view.unit:
+            ours = (one.plan.peak for one in view.plans if one.planner != STOCK)
+            peaks.setdefault(view.owner, next(ours, 0))  # Those that are not fused come later.
+    return peaks
 
 
 def _function(program: Program, name: str) -> PrimFunc:
