@@ -135,7 +135,7 @@ class OpenPage:
     def buffer(self, state: str) -> str | None:
         """The name of the buffer that is ``chosen`` or ``hovered``."""
         return self.run(
-            "const { state, memory } = memoryMap.page, at = state[arguments[0]];"
+            "const { page } = memoryMap, { memory } = page, at = page[arguments[0]];"
             "return at === null ? null : memory.buffers[at].name",
             state,
         )

@@ -146,7 +146,7 @@ def test_lines_are_chosen_by_the_keyboard(open_page, kernel):
 def test_folded_lines_have_numbers_and_layers(open_page, network):
     page = open_page(network)
     page.at_size(1400, 700)
-    page.run("const { page } = memoryMap; page.view.fit(page.memory); page.draw()")
+    page.run("memoryMap.page.fit()")
     page.settle()
     texts = page.read("#program-body text", "e.textContent")
     labels = network.memories[0].axis.labels
@@ -175,7 +175,7 @@ def test_folded_lines_that_are_too_low_for_a_name_have_names_where_there_is_room
     placed = PlannedProblem("best", problem, solve(problem, "best"))
     page = open_page(Report("long", (MemoryView("main", (placed,), axis, notes),)))
     page.at_size(1400, 900)
-    page.run("const { page } = memoryMap; page.view.fit(page.memory); page.draw()")
+    page.run("memoryMap.page.fit()")
     page.settle()
     found = page.read("#program-body text", "[e.textContent, +e.getAttribute('y')]")
     shown = {text: y for text, y in found if text.startswith("kernel")}
@@ -185,7 +185,9 @@ def test_folded_lines_that_are_too_low_for_a_name_have_names_where_there_is_room
     heights = sorted(shown.values())
     assert all(low - high >= 14 for high, low in itertools.pairwise(heights))
     for name, y in shown.items():
-        middle = page.run("return memoryMap.page.view.y(arguments[0] + 0.5)", int(name[6:]))
+        middle = page.run(
+            "return memoryMap.page.view.rows.pixel(arguments[0] + 0.5)", int(name[6:])
+        )
         assert y == pytest.approx(middle, abs=0.1)
     assert page.complaints() == []
 

@@ -19,6 +19,11 @@ const LEVELS = [
 const SIZES = [[1 / 4, "a quarter of the map or more", 2], [1 / 16, "a 16th or more", 1],
   [1 / 64, "a 64th or more", 0], [0, "less", 7]];
 
+const AT_PEAK = {
+  label: "live at the peak of its plan (thick border)", fill: "var(--strong)",
+  ink: "var(--strong-ink)", pattern: null, border: true,
+};
+
 class Colours {
   constructor(memory) {
     this.memory = memory;
@@ -30,23 +35,19 @@ class Colours {
   }
   // For one plan: the classes, and the class of each buffer.
   of(plan, way) {
-    const { buffers, top } = this.memory;
+    const { buffers, top } = this.memory, live = new Set(plan.peakLive);
     if (way === "level" && plan.levels) {
       return { classes: LEVELS, of: (at) => 2 - plan.levels[at][0] };
     }
     if (way === "pipe") {
-      const classes = this.pipes.map((name, at) =>
-        kind(name || "no pipe", PALETTE[at % PALETTE.length]));
-      return { classes, of: (at) => this.pipes.indexOf(buffers[at].pipes.join(" + ")) };
+      const named = (name, at) => kind(name || "no pipe", PALETTE[at % PALETTE.length]);
+      const of = (at) => this.pipes.indexOf(buffers[at].pipes.join(" + "));
+      return { classes: this.pipes.map(named), of };
     }
     if (way === "size") {
       const classes = SIZES.map(([, label, colour]) => kind(label, PALETTE[colour]));
       return { classes, of: (at) => SIZES.findIndex(([part]) => buffers[at].size >= part * top) };
     }
-    const live = new Set(plan.peakLive), strong = {
-      label: "live at the peak of its plan (thick border)", fill: "var(--strong)",
-      ink: "var(--strong-ink)", pattern: null, border: true,
-    };
-    return { classes: [kind("not live at the peak"), strong], of: (at) => (live.has(at) ? 1 : 0) };
+    return { classes: [kind("not live at the peak"), AT_PEAK], of: (at) => (live.has(at) ? 1 : 0) };
   }
 }

@@ -43,52 +43,41 @@ function grounded(x, y, text, colour, ground) {
 // The text, cut where it has no room; empty where nothing of it would be left. The last words of a
 // name with several say more than the first, which many names have in common.
 function fitted(text, room) {
-  if (widthOf(text) <= room) return text;
-  const words = text.split(/(?<=[./ ])(?=[^./ [])/);
-  let end = text;
-  for (let from = 1; from < words.length; from++) {
-    end = `…${words.slice(from).join("")}`;
-    if (widthOf(end) <= room) return end;
-  }
-  const last = words.at(-1);
-  let keep = last.length;
-  while (keep > 2 && widthOf(`${last.slice(0, keep)}…`) > room) keep--;
-  return keep > 2 ? (keep < last.length ? `${last.slice(0, keep)}…` : last) : "";
+  const words = text.split(/(?<=[./ ])(?=[^./ [])/), last = words.at(-1);
+  const shorter = words.slice(1).map((_, at) => `…${words.slice(at + 1).join("")}`);
+  for (let keep = last.length - 1; keep > 2; keep--) shorter.push(`${last.slice(0, keep)}…`);
+  return [text, ...shorter].find((one) => widthOf(one) <= room) ?? "";
 }
 
 class PlanDrawing {
-  constructor(memory, plan, body) { Object.assign(this, { memory, plan, body }); }
-  draw(view, state) {
-    const width = this.body.clientWidth, height = this.body.clientHeight;
-    this.body.innerHTML = `<svg width="${width}" height="${height}">` +
-      `${this.content(view, state, width, height)}</svg>`;
+  constructor(page, plan, body) {
+    Object.assign(this, { page, memory: page.memory, view: page.view, plan, body });
   }
-  content(view, state, width, height) {
-    Object.assign(this, { view, state, width, height });
-    const named = [];
+  draw() {
+    const { clientWidth: width, clientHeight: height } = this.body;
+    this.body.innerHTML = `<svg width="${width}" height="${height}">${
+      this.content(width, height)}</svg>`;
+  }
+  content(width, height) {
+    Object.assign(this, { width, height, named: [] });
     const { lines, names } = this.levels();
-    return this.ground() + this.boxes(named) + this.inPlace() + this.rules() + this.peakLine() +
-      lines + this.names(named) + this.marked() + this.arrows() + names + this.axis();
+    return this.ground() + this.boxes() + this.inPlace() + this.rules() + this.peakLine() +
+      lines + this.names() + this.marked() + this.arrows() + names + this.axis();
   }
-  x(byte) { return this.view.x(byte); }
-  y(row) { return this.view.y(row); }
+  x(byte) { return this.view.bytes.pixel(byte); }
+  y(row) { return this.view.rows.pixel(row); }
+  // Bytes from one to another, in all rows.
+  column(begin, end, fill) {
+    return rectangle(this.x(begin), AXIS, this.x(end) - this.x(begin), this.height, `fill:${fill}`);
+  }
   ground() {
-    const { capacity } = this.memory.given, parts = [];
-    for (const [begin, end] of this.plan.reserved) {
-      for (const fill of ["var(--reserved)", "url(#reserved)"]) {
-        const wide = this.x(end) - this.x(begin);
-        parts.push(rectangle(this.x(begin), AXIS, wide, this.height, `fill:${fill}`));
-      }
-    }
-    if (capacity !== null && this.x(capacity) < this.width) {
-      const x = this.x(capacity);
-      parts.push(rectangle(x, AXIS, this.width - x, this.height, "fill:var(--over)"));
-    }
-    for (const [top, bottom] of this.state.bands) {
-      const high = this.y(bottom) - this.y(top);
-      parts.push(rectangle(0, this.y(top), this.width, high, "fill:var(--band)"));
-    }
-    return parts.join("");
+    const { capacity } = this.memory.given, { bytes, rows } = this.view;
+    const fills = ["var(--reserved)", "url(#reserved)"], end = bytes.at(this.width);
+    const reserved = this.plan.reserved.flatMap(([low, high]) =>
+      fills.map((fill) => this.column(low, high, fill)));
+    const over = capacity !== null && capacity < end ? this.column(capacity, end, "var(--over)") : "";
+    return reserved.join("") + over + this.page.bands.map(([top, bottom]) => rectangle(0,
+      this.y(top), this.width, (bottom - top) * rows.scale, "fill:var(--band)")).join("");
   }
   frame(box) {
     const x = this.x(box.x0), y = this.y(box.y0);
@@ -100,28 +89,29 @@ class PlanDrawing {
     return x <= this.width && x + wide >= 0 && y <= this.height && y + high >= AXIS;
   }
   // The boxes of one class are one path: there may be thousands.
-  boxes(named) {
-    const found = this.state.colouring(this.plan), groups = found.classes.map(() => ["", "", ""]);
+  boxes() {
+    const found = this.page.colouring(this.plan), groups = found.classes.map(() => ["", "", ""]);
     for (const box of this.plan.boxes.all) {
       if (!this.inSight(box)) continue;
       const at = found.of(box.index), [x, y, wide, high] = this.frame(box), group = groups[at];
-      group[0] += `M${x} ${y}h${wide}v${high}h${-wide}z`;
-      if (wide > 4 && high > 4) group[1] += `M${x} ${y}h${wide}v${high}h${-wide}z`;
+      const shape = `M${x} ${y}h${wide}v${high}h${-wide}z`;
+      group[0] += shape;
+      if (wide > 4 && high > 4) group[1] += shape;
       if (wide > 3 && high > 3) {
         group[2] += `M${x + 0.5} ${y + 0.5}h${wide - 1}v${high - 1}h${1 - wide}z`;
       }
-      if (wide > 26 && high > 11) named.push([box, found.classes[at], wide * high]);
+      if (wide > 26 && high > 11) this.named.push([box, found.classes[at], wide * high]);
     }
     return groups.map(([all, large, edged], at) => {
       const { fill, pattern, border } = found.classes[at];
       const edge = border ? "var(--ink);stroke-width:1.6" : "var(--faint);stroke-width:.8";
-      return path(all, `fill:${fill}`) + (pattern && path(large, `fill:url(#${pattern})`) || "") +
+      return path(all, `fill:${fill}`) + (pattern ? path(large, `fill:url(#${pattern})`) : "") +
         path(edged, `fill:none;stroke:${edge}`);
     }).join("");
   }
-  names(named) {
-    named.sort((one, two) => two[2] - one[2]);
-    return named.slice(0, MOST_NAMES).map(([box, { fill, ink }]) => {
+  names() {
+    this.named.sort((one, two) => two[2] - one[2]);
+    return this.named.slice(0, MOST_NAMES).map(([box, { fill, ink }]) => {
       const left = Math.max(this.x(box.x0), 0) + 4;
       const top = Math.max(this.y(box.n0), AXIS), bottom = Math.min(this.y(box.n1), this.height);
       const room = Math.min(this.x(box.x1), this.width) - 4 - left;
@@ -143,11 +133,11 @@ class PlanDrawing {
   // Hatched: where an in-place pair has the same bytes at the same time.
   inPlace() {
     return this.plan.boxes.shared.map(([one, two, top, bottom]) => {
-      const x = this.x(two.x0), y = this.y(top), right = this.x(two.x1);
-      const wide = this.x(Math.min(one.x1, two.x1)) - x, middle = this.y((top + bottom) / 2) - 4;
+      const x = this.x(two.x0), right = this.x(two.x1), middle = this.y((top + bottom) / 2) - 4;
+      const wide = this.x(Math.min(one.x1, two.x1)) - x, high = this.y(bottom) - this.y(top);
       const mark = right - x > 14 ? `M${right - 14} ${middle}h10l-5 8z` : "";
-      const style = "fill:url(#inplace);opacity:.45";
-      return rectangle(x, y, wide, this.y(bottom) - y, style) + path(mark, "fill:var(--ink)");
+      return rectangle(x, this.y(top), wide, high, "fill:url(#inplace);opacity:.45") +
+        path(mark, "fill:var(--ink)");
     }).join("");
   }
   // Barriers: a double line, which nothing that shares bytes crosses.
@@ -156,32 +146,35 @@ class PlanDrawing {
       rectangle(0, this.y(row) + by, this.width, 1, "fill:var(--ink)"))).join("");
   }
   marked() {
-    const { state } = this, outline = (indices, width, dashes) => indices
+    const { page } = this, outline = (indices, width, dashes) => indices
       .flatMap((index) => this.plan.boxes.of[index] ?? []).filter((box) => this.inSight(box))
       .map((box) => rectangle(...this.frame(box), "fill:none;stroke:var(--chosen);" +
         `stroke-width:${width};stroke-dasharray:${dashes}`)).join("");
-    const most = [state.chosen, state.hovered].filter((index) => index !== null);
-    return outline(state.matches, 1.5, "2 2") + outline(state.touched, 2, "none") +
-      outline(state.related(this.plan), 1.5, "5 3") + outline(most, 3, "none");
+    return outline(page.matches, 1.5, "2 2") + outline(page.touched, 2, "none") +
+      outline(Object.values(page.sharers(this.plan)).flat(), 1.5, "5 3") +
+      outline([page.chosen, page.hovered], 3, "none");
   }
+  // From buffers that the chosen one takes bytes over from, and to those that take them next.
   arrows() {
-    const { of } = this.plan.boxes, middle = ({ x0, x1 }) => (this.x(x0) + this.x(x1)) / 2;
-    return this.state.arrows(this.plan).map(({ from, to, cost }) => {
+    const { before, after } = this.page.sharers(this.plan), { chosen } = this.page;
+    const pairs = [...before.map((from) => [from, chosen]), ...after.map((to) => [chosen, to])];
+    const { of } = this.plan.boxes, middle = ({ x0, x1 }) => this.x((x0 + x1) / 2);
+    return pairs.map(([from, to]) => {
+      const cost = this.plan.paid.find((paid) => paid.includes(from) && paid.includes(to))?.[2];
       const x = middle(of[from][0]), y = this.y(of[from].at(-1).y1);
       const right = middle(of[to][0]), bottom = this.y(of[to][0].y0);
       const angle = Math.atan2(bottom - y, right - x), colour = cost ? "var(--peak)" : "var(--ink)";
       const [one, two] = [-0.45, 0.45].map((turn) =>
         `L${right - 9 * Math.cos(angle + turn)} ${bottom - 9 * Math.sin(angle + turn)}`);
-      const price = `costs ${countText(cost)}`;
       return line(x, y, right, bottom, colour, cost ? 2 : 1.2, cost ? "6 3" : "none") +
-        path(`M${right} ${bottom}${one}${two}z`, `fill:${colour}`) +
-        (cost ? grounded((x + right) / 2, (y + bottom) / 2, price, colour, "var(--paper)") : "");
+        path(`M${right} ${bottom}${one}${two}z`, `fill:${colour}`) + (cost ? grounded((x + right) / 2,
+          (y + bottom) / 2, `costs ${countText(cost)}`, colour, "var(--paper)") : "");
     }).join("");
   }
   peakLine() {
-    const y = this.y(this.plan.peakRow), end = this.width;
-    const ticks = this.plan.peakPlaces.map((place) => this.y(this.memory.rows.top(place)))
-      .map((at) => rectangle(end - 6, Math.round(at), 6, 1, "fill:var(--peak)")).join("");
+    const { peakPosition, peakPlaces } = this.plan, top = (at) => this.y(this.memory.rows.top(at));
+    const y = top(peakPosition), end = this.width, ticks = peakPlaces.map((at) =>
+      rectangle(end - 6, Math.round(top(at)), 6, 1, "fill:var(--peak)")).join("");
     return line(0, y, end, y, "var(--peak)", 1, "3 3") + ticks +
       path(`M${end} ${y - 6}v12l-8 -6z`, "fill:var(--peak)");
   }
@@ -216,10 +209,10 @@ class PlanDrawing {
     };
   }
   axis() {
-    const { view } = this, parts = [rectangle(0, 0, this.width, AXIS, "fill:var(--raised)")];
+    const { bytes } = this.view, parts = [rectangle(0, 0, this.width, AXIS, "fill:var(--raised)")];
     let step = 1;
-    while (step * view.bytePixels < 64) step *= 2;
-    const first = Math.ceil(Math.max(0, view.byteAt(-4)) / step) * step;
+    while (step * bytes.scale < 64) step *= 2;
+    const first = Math.ceil(Math.max(0, bytes.at(0)) / step) * step;
     for (let byte = first; this.x(byte) < this.width; byte += step) {
       const x = this.x(byte), text = bytesText(byte);
       parts.push(rectangle(x, AXIS - 5, 1, 5, "fill:var(--faint)"));
@@ -240,9 +233,9 @@ class PlanDrawing {
 }
 
 // The bytes that are live, beside the rows.
-function liveBytes(memory, view, width, height) {
+function liveBytes(memory, { rows }, width, height) {
   const scale = (width - 6) / Math.max(1, memory.mostLive);
-  const bars = memory.profile.map(([top, bottom, bytes]) => [view.y(top), view.y(bottom), bytes])
+  const bars = memory.profile.map(([top, end, bytes]) => [rows.pixel(top), rows.pixel(end), bytes])
     .filter(([top, bottom]) => bottom > AXIS && top < height).map(([top, bottom, bytes]) =>
       `M0 ${Math.max(AXIS, top)}h${bytes * scale}V${Math.max(bottom, top + 1)}H0z`).join("");
   return path(bars, "fill:var(--box)") + label(3, 12, `to ${bytesText(memory.mostLive)}`,

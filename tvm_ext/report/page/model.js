@@ -10,20 +10,17 @@ class Rows {
     this.begin = begin;
     this.total = this.listing ? this.listing.lines.length : Math.max(1, end - begin);
     this.tops = [];
-    this.bottoms = [];
     const lineOf = this.listing?.lineOf ?? [];
     for (let first = 0, next = 0; first < lineOf.length; first = next) {
       while (next < lineOf.length && lineOf[next] === lineOf[first]) next++;
-      for (let at = first; at < next; at++) {
-        this.tops.push(lineOf[at] + (at - first) / (next - first));
-        this.bottoms.push(lineOf[at] + (at - first + 1) / (next - first));
-      }
+      for (let at = first; at < next; at++) this.tops.push([at - first, at - first + 1]
+        .map((part) => lineOf[first] + part / (next - first)));
     }
   }
   clamp(position) { return Math.max(0, Math.min(position, this.tops.length - 1)); }
   line(position) { return this.listing.lineOf[this.clamp(position)]; }
-  top(position) { return this.listing ? this.tops[this.clamp(position)] : position - this.begin; }
-  bottom(end) { return this.listing ? this.bottoms[this.clamp(end - 1)] : end - this.begin; }
+  top(position) { return this.listing ? this.tops[this.clamp(position)][0] : position - this.begin; }
+  bottom(end) { return this.listing ? this.tops[this.clamp(end - 1)][1] : end - this.begin; }
   // The name of a row, for people.
   name(position) {
     return this.listing ? `line ${this.line(position) + 1}` : `position ${position}`;
@@ -33,15 +30,11 @@ class Rows {
 // The boxes of a plan, one for each slot and live range; where two that are in place share bytes
 // while both are live; and the rows in which a box has its name: those that it shares with no other.
 function boxesOf({ buffers, inPlace }, plan, rows) {
-  const of = buffers.map(() => []), shared = [], taken = new Map();
-  buffers.forEach(({ size, live }, index) => {
-    plan.offsets[index].forEach((x0, slot) => {
-      for (const [begin, end] of size ? live : []) {
-        const y0 = rows.top(begin), y1 = rows.bottom(end);
-        of[index].push({ index, slot, x0, x1: x0 + size, y0, y1, n0: y0, n1: y1 });
-      }
-    });
-  });
+  const shared = [], taken = new Map(), of = buffers.map(({ size, live }, index) =>
+    plan.offsets[index].flatMap((x0, slot) => (size ? live : []).map(([begin, end]) => {
+      const y0 = rows.top(begin), y1 = rows.bottom(end);
+      return { index, slot, x0, x1: x0 + size, y0, y1, n0: y0, n1: y1 };
+    })));
   for (const [source, result] of inPlace) {
     for (const one of of[source]) {
       for (const two of of[result]) {
@@ -56,28 +49,19 @@ function boxesOf({ buffers, inPlace }, plan, rows) {
   }
   const all = of.flat();
   for (const box of all) {
-    if (box.n0 < box.n1) continue;
-    Object.assign(box, { n0: box.y0, n1: taken.get(box) ?? box.y1 });
+    if (box.n0 >= box.n1) Object.assign(box, { n0: box.y0, n1: taken.get(box) ?? box.y1 });
   }
   return { of, all, shared };
 }
 
 class Memory {
   constructor(given) {
-    this.given = given;
     const { buffers, capacity } = given, rows = new Rows(given);
-    Object.assign(this, { buffers, rows });
-    this.plans = given.plans.map((plan) => ({
-      ...plan, boxes: boxesOf(given, plan, rows), peakRow: rows.top(plan.peakPosition),
-    }));
+    Object.assign(this, { given, buffers, rows });
+    this.plans = given.plans.map((plan) => ({ ...plan, boxes: boxesOf(given, plan, rows) }));
     this.index = new Map(buffers.map((buffer, at) => [buffer.name, at]));
     this.order = buffers.map((_, at) => at)
       .sort((a, b) => buffers[a].live[0][0] - buffers[b].live[0][0] || a - b);
-    this.partners = buffers.map(() => []);
-    for (const [source, result] of given.inPlace) {
-      this.partners[source].push(result);
-      this.partners[result].push(source);
-    }
     const top = Math.max(1, given.bound, ...this.plans.map((plan) => plan.peak));
     // A map of a few KiB in a memory of many GiB would be a line at the edge.
     this.top = capacity !== null && capacity <= 2 * top ? Math.max(top, capacity) : top;

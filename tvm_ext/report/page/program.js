@@ -19,10 +19,9 @@ function bandsOf({ lines, labels }) {
   paths.forEach((own, at) => { if (at && !own.length) paths[at] = paths[at - 1]; });
   const bands = [], most = Math.max(0, ...paths.map((own) => own.length));
   for (let depth = 0; depth < most; depth++) {
-    const same = (one, two) => paths[one].slice(0, depth + 1).join("\n") ===
-      paths[two].slice(0, depth + 1).join("\n");
+    const begin = paths.map((own) => own.slice(0, depth + 1).join("\n"));
     for (let first = 0, end = 0; first < paths.length; first = end) {
-      while (end < paths.length && same(first, end)) end++;
+      while (end < paths.length && begin[end] === begin[first]) end++;
       const text = paths[first][depth];
       // What all lines are of says nothing.
       if (text && (first || end < paths.length)) bands.push([depth, first, end, text]);
@@ -43,20 +42,14 @@ function modules(name) {
 }
 
 class Program {
-  constructor(body, rows) { Object.assign(this, { body, rows, elements: new Map() }); }
-  show(memory) {
+  constructor(page, memory) {
     const { listing } = memory.rows;
-    this.memory = memory;
-    this.rows.replaceChildren();
-    this.elements.clear();
-    document.getElementById("program").classList.toggle("ruler", !listing);
-    this.bands = listing ? bandsOf(listing) : [];
+    Object.assign(this, { page, memory, bands: listing ? bandsOf(listing) : [] });
     this.uses = new Map(); // What each line does to which buffer.
     const note = (line, index, how) => {
       if (line === null) return;
-      if (!this.uses.has(line)) this.uses.set(line, new Map());
-      const known = this.uses.get(line).get(index) ?? "";
-      if (!known.includes(how)) this.uses.get(line).set(index, known + how);
+      const of = this.uses.get(line) ?? new Map(), known = of.get(index) ?? "";
+      this.uses.set(line, of.set(index, known.includes(how) ? known : known + how));
     };
     memory.buffers.forEach((buffer, index) => {
       note(buffer.allocated, index, "A");
@@ -66,32 +59,31 @@ class Program {
     this.writers = this.bands.filter(([depth]) => !depth)
       .map((band) => [this.bytesWritten(band), ...band]).filter(([bytes]) => bytes)
       .sort((one, two) => two[0] - one[0]).map(([, ...band]) => band);
+    byId("program").classList.toggle("ruler", !listing);
   }
   bytesWritten([, first, end]) {
-    const written = new Set();
-    for (let line = first; line < end; line++) {
-      this.uses.get(line)?.forEach((how, index) => how.includes("W") && written.add(index));
-    }
     const { buffers } = this.memory;
-    return [...written].reduce((sum, at) => sum + buffers[at].size * buffers[at].slots, 0);
+    return buffers.reduce((sum, { size, slots, writes }) =>
+      sum + (writes.some((line) => line >= first && line < end) ? size * slots : 0), 0);
   }
-  isFolded(view) { return !this.memory.rows.listing || view.rowPixels < LEAST_READABLE; }
-  draw(view, state) {
-    const folded = this.isFolded(view), map = this.body.querySelector("svg");
-    this.rows.hidden = folded;
+  draw(view) {
+    const rows = byId("rows"), map = byId("program-body").querySelector("svg");
+    const folded = !this.memory.rows.listing || view.rows.scale < LEAST_READABLE;
+    rows.hidden = folded;
     map.style.display = folded ? "" : "none";
-    if (!folded) this.lines(view, state);
-    else map.innerHTML = this.content(view, state, this.body.clientWidth, this.body.clientHeight);
+    const { clientWidth, clientHeight } = byId("program-body");
+    if (folded) map.innerHTML = this.content(view, clientWidth, clientHeight);
+    this.lines(view, rows, folded);
   }
   // Numbers of lines or positions, and bands beside them. Deep bands have no room on narrow screens.
-  content(view, state, width, height) {
-    const parts = [], { listing, begin } = this.memory.rows;
+  content({ rows }, width, height) {
+    const parts = [], { listing, begin } = this.memory.rows, { scale } = rows;
     const add = listing ? 1 : begin, left = listing ? 46 : 0;
     let step = 1;
-    while (step * view.rowPixels < 28) step *= [2, 2.5, 2][Math.round(Math.log10(step) * 3) % 3];
-    const first = Math.ceil((add + Math.max(0, view.row)) / step) * step;
-    for (let at = first; at - add < view.rowAt(height - AXIS); at += step) {
-      const text = countText(at), right = listing ? left - 6 : width - 14, y = view.y(at - add);
+    while (step * scale < 28) step *= [2, 2.5, 2][Math.round(Math.log10(step) * 3) % 3];
+    const first = Math.ceil((add + Math.max(0, rows.from)) / step) * step;
+    for (let at = first; at - add < rows.at(height); at += step) {
+      const text = countText(at), right = listing ? left - 6 : width - 14, y = rows.pixel(at - add);
       parts.push(label(right - widthOf(text), y, text, "var(--faint)"),
         rectangle(right + 3, y, 4, 1, "fill:var(--faint)"));
     }
@@ -99,7 +91,7 @@ class Program {
       1 + Math.max(0, ...this.bands.map(([depth]) => depth))));
     const wide = (width - left) / depths, named = []; // Middles of names of outermost bands.
     this.bands.filter(([depth]) => depth < depths).forEach(([depth, from, end, text], at) => {
-      const top = Math.max(AXIS, view.y(from)), bottom = Math.min(view.y(end), height);
+      const top = Math.max(AXIS, rows.pixel(from)), bottom = Math.min(rows.pixel(end), height);
       const x = left + depth * wide, high = bottom - top;
       if (high < 4) return;
       const shown = high < 11 ? "" : fitted(text, wide - 8), tone = at % 2 ? "var(--box)" : "var(--band)";
@@ -109,62 +101,42 @@ class Program {
     });
     // Many bands are too low for a name: those that write most bytes have theirs where it is free.
     for (const [, from, end, text] of this.writers) {
-      const top = view.y(from), bottom = view.y(end), y = (top + bottom) / 2;
-      if (bottom - top >= 11 || y < AXIS + 7 || y > height - 7) continue;
-      if (named.some((middle) => Math.abs(middle - y) < 14)) continue;
-      const shown = fitted(text, wide - 12);
-      if (!shown) continue;
+      const y = rows.pixel((from + end) / 2), shown = fitted(text, wide - 12);
+      const taken = named.some((middle) => Math.abs(middle - y) < 14);
+      if ((end - from) * scale >= 11 || y < AXIS + 7 || y > height - 7 || taken || !shown) continue;
       named.push(y);
       parts.push(rectangle(left, y, 4, 1, "fill:var(--faint)"),
         grounded(left + 8, y, shown, "var(--ink)", "var(--paper)"));
     }
-    for (const [top, bottom] of state.bands) {
-      parts.push(rectangle(0, view.y(top), width, view.y(bottom) - view.y(top),
+    for (const [top, bottom] of this.page.bands) {
+      parts.push(rectangle(0, rows.pixel(top), width, (bottom - top) * scale,
         "fill:var(--chosen);opacity:.25"));
     }
     return parts.join("");
   }
-  lines(view, state) {
-    const { lines } = this.memory.rows.listing;
-    const first = Math.max(0, Math.floor(view.row) - 2);
-    const last = Math.min(lines.length, Math.ceil(view.rowAt(view.height)) + 2);
-    for (const [line, element] of this.elements) {
-      if (line >= first && line < last) continue;
-      element.remove();
-      this.elements.delete(line);
+  // Lines are made anew when others are in sight, and else keep what a reader has marked in them.
+  lines({ rows }, element, folded) {
+    const { lines, rules } = this.memory.rows.listing ?? { lines: [] }, { scale } = rows, made = [];
+    const last = folded ? 0 : Math.min(lines.length, Math.ceil(rows.from + rows.shown) + 2);
+    const size = Math.min(Math.max(12, Math.min(16, scale * 0.36)), scale * 0.72);
+    const style = `height:${scale}px;font-size:${size}px;line-height:${
+      Math.min(scale, Math.max(22, size * 1.5))}px`;
+    for (let at = Math.max(0, Math.floor(rows.from) - 2); at < last; at++) {
+      made.push(`<div data-line="${at}" style="top:${rows.pixel(at)}px;${style}"><span class="no">${
+        at + 1}</span><span class="mark"></span><span class="text">${escaped(lines[at])}</span></div>`);
     }
-    const size = Math.min(Math.max(12, Math.min(16, view.rowPixels * 0.36)), view.rowPixels * 0.72);
-    for (let line = first; line < last; line++) {
-      const element = this.elements.get(line) ?? this.element(line, lines[line]);
-      Object.assign(element.style, {
-        top: `${view.y(line)}px`, height: `${view.rowPixels}px`, fontSize: `${size}px`,
-        lineHeight: `${Math.min(view.rowPixels, Math.max(22, size * 1.5))}px`,
-      });
-      this.classes(element, line, state);
-    }
+    const html = made.join("");
+    if (html !== this.made) element.innerHTML = this.made = html;
+    for (const row of element.children) this.mark(row, Number(row.dataset.line), rules);
   }
-  element(line, text) {
-    const element = document.createElement("div");
-    element.className = this.memory.rows.listing.rules.includes(line) ? "row rule" : "row";
-    element.dataset.line = String(line);
-    for (const [name, value] of [["no", String(line + 1)], ["mark", ""], ["text", text]]) {
-      const part = document.createElement("span");
-      part.className = name;
-      part.textContent = value;
-      element.append(part);
-    }
-    this.elements.set(line, element);
-    this.rows.append(element);
-    return element;
-  }
-  classes(element, line, state) {
-    const how = state.focus === null ? "" : this.uses.get(line)?.get(state.focus) ?? "";
+  mark(row, line, rules) {
+    const { page } = this, how = this.uses.get(line)?.get(page.focus) ?? "";
     const marks = {
-      alive: state.bands.some(([top, bottom]) => line + 1 > top && line < bottom),
-      touched: how !== "", chosen: state.line === line, match: state.matchingLines.has(line),
-      "at-peak": state.peakLines.has(line),
+      row: true, rule: rules.includes(line), touched: how !== "", chosen: page.line === line,
+      alive: page.bands.some(([top, bottom]) => line + 1 > top && line < bottom),
+      match: page.matchingLines.has(line), "at-peak": page.peakLines.has(line),
     };
-    for (const [name, is] of Object.entries(marks)) element.classList.toggle(name, is);
-    element.children[1].textContent = how || (marks["at-peak"] ? "◂" : "");
+    row.className = Object.keys(marks).filter((name) => marks[name]).join(" ");
+    row.children[1].textContent = how || (marks["at-peak"] ? "◂" : "");
   }
 }

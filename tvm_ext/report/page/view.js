@@ -1,59 +1,34 @@
-// What part of a map is shown: rows down, bytes across. All columns of the page share it.
+// What part of a map is shown: rows down, bytes across. All columns of the page share both.
 
 const LEAST_LINE = 18; // Pixels of a line that is easy to read.
 
-class View {
-  constructor() {
-    Object.assign(this, { row: 0, rowPixels: LEAST_LINE, byte: 0, bytePixels: 1 });
-    Object.assign(this, { height: 100, width: 100 }); // Of a plan, without its axis
+// One direction: where it begins, and the pixels of a row or byte, after those of a margin.
+class Span {
+  constructor(margin) { Object.assign(this, { margin, from: 0, scale: 1 }); }
+  // Takes the pixels that there are, all that could be shown, the scale at which that is in sight,
+  // and the largest scale.
+  limit(length, end, fit, most) {
+    Object.assign(this, { length, end, fit, most, least: Math.min(fit, LEAST_LINE) });
   }
-  fit(memory, rowPixels = null) {
-    this.leastRow = Math.max(20, this.height - 8) / memory.rows.total;
-    this.rowPixels = rowPixels ?? this.leastRow;
-    this.fitBytes(memory);
-    this.keep(memory);
-    Object.assign(this, { row: 0, byte: 0 });
+  at(pixel) { return this.from + (pixel - this.margin) / this.scale; }
+  pixel(value) { return (value - this.from) * this.scale + this.margin; }
+  get shown() { return this.length / this.scale; }
+  keep() {
+    this.scale = Math.min(this.most, Math.max(this.least, this.scale));
+    this.from = Math.max(0, Math.min(this.from, this.end - this.shown));
   }
-  fitBytes(memory) {
-    this.leastByte = Math.max(1, this.width - 16) / (memory.top * 1.04);
-    this.bytePixels = this.leastByte;
+  fill(scale = this.fit) { Object.assign(this, { from: 0, scale }); }
+  zoom(factor, pixel = this.margin + this.length / 2) {
+    const value = this.at(pixel);
+    this.scale = Math.min(this.most, Math.max(this.least, this.scale * factor));
+    this.from = value - (pixel - this.margin) / this.scale;
   }
-  // The height of a row within what can be looked at.
-  allowed(pixels) {
-    const most = Math.max(80, 400 * this.leastRow), least = Math.min(this.leastRow, LEAST_LINE);
-    return Math.min(most, Math.max(least, pixels));
-  }
-  keep(memory) {
-    this.rowPixels = this.allowed(this.rowPixels);
-    this.bytePixels = Math.max(this.leastByte, Math.min(this.bytePixels, this.width));
-    const rows = this.height / this.rowPixels, bytes = this.width / this.bytePixels;
-    this.row = Math.max(0, Math.min(this.row, memory.rows.total + 2 - rows));
-    this.byte = Math.max(0, Math.min(this.byte, memory.top * 1.04 + 16 / this.bytePixels - bytes));
-  }
-  x(byte) { return (byte - this.byte) * this.bytePixels + 4; }
-  y(row) { return (row - this.row) * this.rowPixels + AXIS; }
-  rowAt(y) { return this.row + y / this.rowPixels; }
-  byteAt(x) { return this.byte + x / this.bytePixels; }
-  zoomRows(factor, y) {
-    const row = this.rowAt(y);
-    this.rowPixels = this.allowed(this.rowPixels * factor);
-    this.row = row - y / this.rowPixels;
-  }
-  zoomBytes(factor, x) {
-    const byte = this.byteAt(x);
-    this.bytePixels = Math.max(this.leastByte, this.bytePixels * factor);
-    this.byte = byte - x / this.bytePixels;
-  }
-  // Brings rows into sight, in the middle where they are not.
-  reveal(top, bottom) {
-    const last = this.rowAt(this.height), there = last - this.row;
-    if (top >= this.row && bottom <= last) return;
-    if (bottom > this.row && top < last && bottom - top > there) return;
-    this.row = bottom - top > there ? top - 1 : (top + bottom) / 2 - there / 2;
-  }
-  revealBytes(low, high) {
-    const there = this.width / this.bytePixels;
-    if (low >= this.byte && high <= this.byte + there) return;
-    this.byte = high - low > there ? low - 4 / this.bytePixels : (low + high) / 2 - there / 2;
+  centre(low, high = low) { this.from = (low + high) / 2 - this.shown / 2; }
+  // Brings a part into sight, in the middle where it is not; or its beginning, if it is too large.
+  reveal(low, high) {
+    const last = this.from + this.shown, isLarge = high - low > this.shown;
+    if (isLarge ? high > this.from && low < last : low >= this.from && high <= last) return;
+    if (isLarge) this.from = low - Math.min(1, 4 / this.scale);
+    else this.centre(low, high);
   }
 }
