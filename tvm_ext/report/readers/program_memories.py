@@ -22,7 +22,7 @@ from tvm_ext.report.readers.groups import DEFAULT_CHIP, groups
 from tvm_ext.report.readers.rewrites import rewrites
 from tvm_ext.report.readers.shared_memory import kernel_memories, shared_memory
 from tvm_ext.report.readers.statement_memories import Solved, statements
-from tvm_ext.report.readers.tensor_memories import network
+from tvm_ext.report.readers.tensor_memories import FUSED, network
 from tvm_ext.report.report import Finding
 from tvm_ext.weights import REMEDY, weight_tensors
 
@@ -113,7 +113,7 @@ def _weights_in_each_call(
     `built` has the peak of each function without them.
     """
     found = weight_tensors(given)
-    ours = replace(ask, everything=False, planners=tuple(n for n in ask.planners if n != STOCK))
+    ours = replace(ask, everything=False, planners=[n for n in ask.planners if n != STOCK][:1])
     peaks = _peaks(network(given, target, ours)) if found else {}
     for one in found:
         before, after = peaks.get(one.function, 0), built.get(one.function, 0)
@@ -125,12 +125,11 @@ def _weights_in_each_call(
 
 def _peaks(found: Iterable[Finding]) -> dict[str, int]:
     """Return what the first planner's plan of the fused tensors of each function takes."""
-    peaks: dict[str, int] = {}
-    for view in found:
-        if isinstance(view, MemoryView) and not view.unit:
-            ours = (one.plan.peak for one in view.plans if one.planner != STOCK)
-            peaks.setdefault(view.owner, next(ours, 0))  # Those that are not fused come later.
-    return peaks
+    return {
+        view.owner: next(one.plan.peak for one in view.plans if one.planner != STOCK)
+        for view in found
+        if isinstance(view, MemoryView) and view.holds == FUSED
+    }
 
 
 def _function(program: Program, name: str) -> PrimFunc:

@@ -59,6 +59,9 @@ SLOTS = "whole slots"
 BUILT = "as built"
 """The name of the plan of `GMEMAllocate` where it differs from its planner's own."""
 
+FUSED = "tensors, fused"
+"""The contents of the memory of a network whose operators are fused."""
+
 READER = "best"
 """The planner that is asked first: where its plan does not fit the memory, that is an error."""
 
@@ -106,9 +109,9 @@ def network(mod: IRModule, target: Target, ask: Ask, *, order: bool = False) -> 
     ]
     for fuse in (True, False) if ask.everything else (True,):
         found = read_network(mod, target, ask, fuse=fuse, order=order)
-        fused = "fused" if fuse else "not fused"
+        fused, holds = ("fused", FUSED) if fuse else ("not fused", "tensors, not fused")
         for function in found.functions:
-            views = list(_views(found, function, f"tensors, {fused}", ask))
+            views = list(_views(found, function, holds, ask))
             yield from views
             if views and (note := _with_results(function, views[0], fused)):
                 yield note
