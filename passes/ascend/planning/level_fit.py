@@ -9,7 +9,7 @@ begins and by their ends, so that all places of an entry are weighed at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -156,24 +156,27 @@ class _LevelFit:
         beyond = (begins + entry.size > self._capacity) * (FORBIDDEN - 1)
         return int(begins[np.maximum(cost, beyond).argmin()])
 
-    def _shared(self, entry: Entry, offsets: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """Yield (slot, other entry, its slot) for all that an entry would share bytes with."""
+    def _shared(self, entry: Entry, offsets: Sequence[int]) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """Return the entries that an entry would share bytes with, and whether each is in step."""
         lows, highs, entries, slots = self._placed[0]
-        for slot, low in enumerate(offsets):
-            met = np.flatnonzero((lows < low + entry.size) & (low < highs))
-            yield from ((slot, int(entries[at]), int(slots[at])) for at in met)
+        found = [np.flatnonzero((lows < low + entry.size) & (low < highs)) for low in offsets]
+        met = np.concatenate(found)
+        own = np.repeat(np.arange(len(offsets)), [len(each) for each in found])
+        others = entries[met]
+        return others, (slots[met] == own) & (self._counts[others] == len(offsets))
 
     def _cost(self, entry: Entry, offsets: Sequence[int]) -> int:
         """Return what an entry at some offsets costs, each other one once."""
-        steps: dict[int, bool] = {}
-        for slot, other, its in self._shared(entry, offsets):
-            in_step = slot == its and self._counts[other] == len(offsets)
-            steps[other] = steps.get(other, True) and in_step
-        return sum(int((self._row.in_step if s else self._row.cost)[o]) for o, s in steps.items())
+        others, in_step = self._shared(entry, offsets)
+        cost = np.zeros_like(self._row.cost)
+        cost[others] = self._row.in_step[others]
+        crossed = others[~in_step]
+        cost[crossed] = self._row.cost[crossed]
+        return int(cost.sum())
 
     def _is_free(self, entry: Entry, offsets: Sequence[int], unit: int) -> bool:
         return all(low % unit == 0 and low + entry.size <= self._capacity for low in offsets) and (
-            not any(self._row.hard[other] for _, other, _ in self._shared(entry, offsets))
+            not self._row.hard[self._shared(entry, offsets)[0]].any()
         )
 
     def _wider(self, entry: Entry, offsets: Sequence[int]) -> list[list[int]]:
@@ -183,10 +186,9 @@ class _LevelFit:
         """
         if not all(member.may_widen for member in entry.members):
             return []
-        others = dict.fromkeys(other for _, other, _ in self._shared(entry, offsets))
+        others, _ = self._shared(entry, offsets)
         return [
             self._offsets[other]
-            for other in others
-            if self._counts[other] > len(offsets)
-            and all(self._entries[other].members[0].rotates_with(one) for one in entry.members)
+            for other in dict.fromkeys(others[self._counts[others] > len(offsets)].tolist())
+            if all(self._entries[other].members[0].rotates_with(one) for one in entry.members)
         ]

@@ -145,11 +145,16 @@ class LevelCosts:
             self._separated[one].append(two)
             self._separated[two].append(one)
 
-    def waits(self, number: int) -> npt.NDArray[np.bool_]:
-        """Return for each buffer whether levels put a cost on sharing bytes with one of them."""
+    def waits(
+        self, number: int, together: npt.NDArray[np.bool_] | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Return for each buffer whether levels put a cost on sharing bytes with one of them.
+
+        `together` are those that are live together with it, if they are known.
+        """
         waits: npt.NDArray[np.bool_] = self._waits[int(self._kind[number])].copy()
         waits &= self._groups != self._groups[number]
-        waits &= ~self._together(number)
+        waits &= ~(self._together(number) if together is None else together)
         if self._listed[number] or self._separated[number]:
             waits[[*self._listed[number], *self._separated[number]]] = False
         return waits
@@ -174,9 +179,10 @@ class LevelCosts:
         slots = self._problem.columns.slots
         for member in members:
             number = self._problem.index[member.name]
-            hard[groups[self._together(number)]] = True
+            together = self._together(number)
+            hard[groups[together]] = True
             hard[groups[self._separated[number]]] = True
-            others = np.flatnonzero(self.waits(number))
+            others = np.flatnonzero(self.waits(number, together))
             runs = np.minimum(self._runs[others], self._runs[number])
             is_in_loop = self._loop[others] == self._loop[number]
             runs[~is_in_loop] = 1
@@ -254,22 +260,15 @@ def _sharing_at_a_cost(
 ) -> Iterator[tuple[Buffer, Buffer]]:
     """Yield the pairs of buffers that share a byte where that costs something, in order."""
     buffers, costs = problem.buffers, LevelCosts(problem)
-    counts = [len(offsets[buffer.name]) if buffer.size else 0 for buffer in buffers]
-    owner = np.repeat(np.arange(len(buffers)), counts)
-    places = (
-        at for b, count in zip(buffers, counts, strict=True) for at in offsets[b.name][:count]
-    )
-    low = np.fromiter(places, np.int64, len(owner))
-    order = low.argsort(kind="stable")
-    low, owner = low[order], owner[order]
-    after = np.arange(1, len(low) + 1)
-    met = np.searchsorted(low, low + problem.columns.sizes[owner]) - after
-    begins, ends = np.repeat(owner, met), np.repeat(after - np.cumsum(met) + met, met)
-    ends = owner[ends + np.arange(len(ends))]
-    pairs = np.unique(np.minimum(begins, ends) * len(buffers) + np.maximum(begins, ends))
-    first, second = np.divmod(pairs, max(1, len(buffers)))
-    bounds = np.searchsorted(first, np.arange(len(buffers) + 1))
-    for one in np.unique(first).tolist():
-        others = second[bounds[one] : bounds[one + 1]]
-        for two in others[costs.matter(one)[others]].tolist():
-            yield buffers[one], buffers[two]
+    places = [(at, n) for n, b in enumerate(buffers) if b.size for at in offsets[b.name]]
+    low, owner = np.array(places, dtype=np.int64).reshape(-1, 2).T
+    high = low + problem.columns.sizes[owner]
+    for number, one in enumerate(buffers):
+        met = np.zeros(len(low), dtype=bool)
+        for at in offsets[one.name] if one.size else ():
+            met |= (low < at + one.size) & (at < high)
+        shared = np.zeros(len(buffers), dtype=bool)
+        shared[owner[met]] = True
+        shared[: number + 1] = False
+        for other in np.flatnonzero(shared & costs.matter(number)).tolist():
+            yield one, buffers[other]
