@@ -5,10 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from passes.planning import Budget, Plan, Problem, as_budget
+from passes.planning import Budget, Problem, as_budget
 from tvm_ext.named_planners import STOCK, compared_planners, listed, planners_for
 from tvm_ext.report.memory_view import PlannedProblem, planned
+
+if TYPE_CHECKING:
+    from passes.ir import Target
+    from tvm_ext.reading.input_sizes import InputSizes
 
 
 def silent(done: int, of: int) -> None:
@@ -21,32 +26,9 @@ PLANNERS = ("best",)
 
 @dataclass(frozen=True)
 class Ask:
-    """The request for a report.
+    """The request for a report, in the words of `memory_map`.
 
-    Parameters
-    ----------
-    planners : str or sequence of str
-        The planners to ask, to be shown side by side; ``all`` stands for those that are made for
-        such buffers, ``stock`` for the plan of TVM's own pass. By default ``best``; for a kernel
-        with an Ascend target ``three_level``, which is what `AscendPlanMemory` does.
-    scopes : str or sequence of str
-        These memories only; by default all.
-    functions : str or sequence of str
-        These functions only. By default the Relax functions where there are some, and else all
-        PrimFuncs.
-    budget : Budget or int, optional
-        Limits for planners that search; an int is the number of placements that may be tried.
-    everything : bool
-        Also the kernels of a network, its tensors without fusion, and TVM's own plans.
-    upper_bounds : mapping of str to int
-        Most elements of symbolic dimensions of a network, by name, for TVM's plan too.
-    progress : callable
-        Is called with the number of layers that were looked at, and of all.
-
-    Raises
-    ------
-    ValueError
-        When a planner is not known, or the budget is malformed.
+    Raises ValueError when a planner is not known, or the budget is malformed.
     """
 
     planners: str | Sequence[str] = ()
@@ -54,8 +36,14 @@ class Ask:
     functions: str | Sequence[str] = ()
     budget: Budget | int | None = None
     everything: bool = False
+    """Also the kernels of a network, its tensors without fusion, and TVM's own plans."""
     upper_bounds: Mapping[str, int] = field(default_factory=dict)
     progress: Callable[[int, int], object] = silent
+    view: str = ""
+    target: str | Target | None = None
+    sizes: InputSizes | None = None
+    capacity: int | None = None
+    alignment: int = 1
 
     def __post_init__(self) -> None:
         if self.planners != () and listed(self.planners) != (STOCK,):
@@ -75,6 +63,11 @@ class Ask:
         """Whether TVM's own plans are to be shown."""
         return self.everything or STOCK in self.planners
 
+    @property
+    def own_memory(self) -> bool:
+        """Whether a capacity or an alignment is given."""
+        return self.capacity is not None or self.alignment != 1
+
     def names(
         self, problem: Problem, default: Sequence[str] = PLANNERS, *, graph: bool = False
     ) -> list[str]:
@@ -89,12 +82,20 @@ class Ask:
         """Plan a problem with each planner that is asked to solve it."""
         return tuple(planned(problem, name, self.limits) for name in self.names(problem))
 
+    def check_alone(self, name: str, host: str = "") -> None:
+        """Raise ValueError if more is asked for than the buffers of a table or file.
+
+        A program of another compiler, the `host`, decides its memories itself.
+        """
+        if host and (self.target is not None or self.own_memory or self.sizes):
+            own = "its memories, its target and its sizes"
+            raise ValueError(f"{name}: a program of {host} has {own}")
+        self.without_stock(f"{name}: buffers without a program of TVM")
+        if self.view:
+            what = "buffers without a program of TVM"
+            raise ValueError(f"{name}: {what} have no view {self.view!r}")
+
     def without_stock(self, what: str) -> None:
         """Raise ValueError if TVM's own plan is asked for by name of what TVM has no plan of."""
         if STOCK in self.planners:
             raise ValueError(f"{what} have no plan {STOCK!r}")
-
-
-def given_plans(problem: Problem, plans: Mapping[str, Plan]) -> tuple[PlannedProblem, ...]:
-    """Return plans that were made before, by what to call each."""
-    return tuple(PlannedProblem(name, problem, plan) for name, plan in plans.items())

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from passes.planning import Budget, Plan, Problem
 from target_hw.memory import MemoryScope
-from tvm_ext.named_planners import EVERY, STOCK, compared_planners
-from tvm_ext.report.ask import Ask, given_plans, silent
-from tvm_ext.report.memory_view import MemoryView
+from tvm_ext.named_planners import EVERY, compared_planners
+from tvm_ext.report.ask import Ask, silent
+from tvm_ext.report.memory_view import MemoryView, PlannedProblem
 from tvm_ext.report.report import Finding, Report, report_of
 
 if TYPE_CHECKING:
@@ -96,10 +96,12 @@ def memory_map(
     if isinstance(planners, Mapping):
         if not isinstance(what, Problem):
             raise TypeError("memory_map: plans are of a Problem; of a program, name planners")
-        return report_of(what.name, [MemoryView(what.name, given_plans(what, planners))])
-    ask = Ask(planners, scopes, functions, budget, False, upper_bounds or {}, progress)
-    name, found = _read(what, ask, view, target, sizes, capacity, alignment, title)
-    shown = _asked(report_of(name, found), ask)
+        given = tuple(PlannedProblem(name, what, plan) for name, plan in planners.items())
+        return Report(what.name, (MemoryView(what.name, given),))
+    bounds, own = upper_bounds or {}, (capacity, alignment)
+    limits = (budget, False, bounds, progress)
+    ask = Ask(planners, scopes, functions, *limits, view, target, sizes, *own)
+    shown = _asked(report_of(*_read(what, ask, title)), ask)
     if view != "rewrite":
         shown.need_memories()
     return shown
@@ -123,91 +125,58 @@ def compare(
     note says whether our `StorageRewrite` gives the same IR as TVM's. All else is as in
     `memory_map`.
     """
-    bounds = upper_bounds or {}
-    ask = Ask(compared_planners(planners), (), (), budget, True, bounds, progress)
-    name, found = _read(what, ask, view, target, sizes, None, 1, title)
-    return report_of(name, found)
+    limits = (budget, True, upper_bounds or {}, progress)
+    ask = Ask(compared_planners(planners), (), (), *limits, view, target, sizes)
+    return report_of(*_read(what, ask, title))
 
 
-def _read(
-    what: object,
-    ask: Ask,
-    view: str,
-    target: str | Target | None,
-    sizes: InputSizes | None,
-    capacity: int | None,
-    alignment: int,
-    title: str,
-) -> tuple[str, Iterable[Finding]]:
+def _read(what: object, ask: Ask, title: str) -> tuple[str, Iterable[Finding]]:
     """Return what a program is called, and what there is to say of its memory."""
-    if view and view not in VIEWS:
-        raise ValueError(f"unknown view {view!r}; there are: {', '.join(VIEWS)}")
+    if ask.view and ask.view not in VIEWS:
+        raise ValueError(f"unknown view {ask.view!r}; there are: {', '.join(VIEWS)}")
     if isinstance(what, Problem):
-        return what.name, _buffers(what, ask, view, what.name)
-    own_memory = capacity is not None or alignment != 1
-    if isinstance(what, str | PathLike) and Path(what).suffix == ".tflite":
+        return what.name, _buffers(what, ask, what.name)
+    name, suffix = title, ""
+    if isinstance(what, str | PathLike):
+        what = fspath(what)
+        name, suffix = Path(what).name, Path(what).suffix
+    if suffix == ".tflite":
         from tvm_ext.hosts.tflite_micro import read_arena
 
-        _check_host("TensorFlow Lite Micro", fspath(what), ask, view, target, own_memory, sizes)
-        return Path(what).name, read_arena(what, ask)
+        ask.check_alone(str(what), "TensorFlow Lite Micro")
+        return name, read_arena(str(what), ask)
     from tvm_ext.hosts.executorch import SUFFIX, read_program
     from tvm_ext.reading import programs
     from tvm_ext.report.readers.program_memories import grouped, of_program
 
-    if isinstance(what, str | PathLike):
-        what = fspath(what)
-        name, suffix = Path(what).name, Path(what).suffix
+    if isinstance(what, str):
         if suffix == SUFFIX:
-            _check_host("ExecuTorch", what, ask, view, target, own_memory, sizes)
+            ask.check_alone(what, "ExecuTorch")
             arenas = read_program(what)
             return name, (replace(a, plans=(*a.plans, *ask.plan(a.problem))) for a in arenas)
         if suffix == programs.TABLE:
-            memory = MemoryScope("global", capacity, alignment)
-            table = programs.read_table(what, memory, target, sizes, name=name)
-            return name, _buffers(table, ask, view, what)
-        if own_memory:
+            memory = MemoryScope("global", ask.capacity, ask.alignment)
+            table = programs.read_table(what, memory, ask.target, ask.sizes, name=name)
+            return name, _buffers(table, ask, what)
+        if ask.own_memory:
             raise ValueError(
                 "a capacity and an alignment are for tables of buffers; a program has its target's"
             )
-        if view == "groups":
-            return what, grouped(what, programs.read_module(what, sizes), target, ask)
-        program = programs.load_program(what, target, sizes)
-    elif view == "groups":
-        return title, grouped(title, what, target, ask)
+        if ask.view == "groups":
+            return what, grouped(what, programs.read_module(what, ask.sizes), ask)
+        program = programs.load_program(what, ask.target, ask.sizes)
+    elif ask.view == "groups":
+        return title, grouped(title, what, ask)
     elif isinstance(what, programs.Program):
         program = what
     else:
-        program = programs.program_of(what, target, name=title)
-    return program.title, of_program(program, ask, view)
+        program = programs.program_of(what, ask.target, name=title)
+    return program.title, of_program(program, ask)
 
 
-def _buffers(problem: Problem, ask: Ask, view: str, name: str) -> Iterator[Finding]:
-    _check_alone(name, ask, view)
+def _buffers(problem: Problem, ask: Ask, name: str) -> Iterator[Finding]:
+    ask.check_alone(name)
     return iter([MemoryView(problem.name, ask.plan(problem))])
-
-
-def _check_host(
-    host: str,
-    name: str,
-    ask: Ask,
-    view: str,
-    target: object,
-    own_memory: bool,
-    sizes: InputSizes | None,
-) -> None:
-    """Raise ValueError for options that a program of another compiler decides itself."""
-    if target is not None or own_memory or sizes:
-        own = "its memories, its target and its sizes"
-        raise ValueError(f"{name}: a program of {host} has {own}")
-    _check_alone(name, ask, view)
-
-
-def _check_alone(name: str, ask: Ask, view: str) -> None:
-    """Raise ValueError for options that ask for more than the buffers of a table or file."""
-    if STOCK in ask.planners:
-        raise ValueError(f"{name}: buffers without a program of TVM have no plan {STOCK!r}")
-    if view:
-        raise ValueError(f"{name}: buffers without a program of TVM have no view {view!r}")
 
 
 def _asked(report: Report, ask: Ask) -> Report:

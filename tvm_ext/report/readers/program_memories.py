@@ -27,8 +27,9 @@ from tvm_ext.report.report import Finding
 from tvm_ext.weights import REMEDY, weight_tensors
 
 
-def of_program(program: Program, ask: Ask, view: str = "") -> Iterator[Finding]:
+def of_program(program: Program, ask: Ask) -> Iterator[Finding]:
     """Yield the memories of a program, or what a view shows in their place."""
+    view = ask.view
     if view == "shared":
         chosen = ask.functions or program.functions
         yield from shared_memory({name: _function(program, name) for name in chosen}, ask)
@@ -139,9 +140,9 @@ def _function(program: Program, name: str) -> PrimFunc:
     return program.functions[name]
 
 
-def grouped(name: str, what: object, target: str | Target | None, ask: Ask) -> Iterator[Finding]:
+def grouped(name: str, what: object, ask: Ask) -> Iterator[Finding]:
     """Yield a network's groups, which are planned before anything is lowered for the chip."""
     mod = as_module(what)
     if not has_relax(mod):
         raise ValueError(f"{name}: is no network, so it has no layers to group")
-    return groups(mod, known_target(target or DEFAULT_CHIP), ask)
+    return groups(mod, known_target(ask.target or DEFAULT_CHIP), ask)
