@@ -7,7 +7,8 @@ First fit places what was chosen, then whatever else finds a gap. From there `fi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,87 +23,55 @@ from passes.planning.planners.relocation_loop import NOISE
 
 NODES = 20  # Nodes between two looks at the clock
 NODE_WORK = 4000  # Blocks looked at that count as one node
+HEAT_PART = 10
 MOST_WORTH = 1 << 40  # The worth of all blocks in the loop's integers
 
 
-def first_fillings(
-    block_list: BlockList, worth: Sequence[float], wanted: Sequence[bool], tracker: BudgetTracker
-) -> list[list[int]]:
-    """Return fillings by first fit under several orders, the one that loses least first.
+def first_filling(
+    block_list: BlockList,
+    worth: Sequence[float],
+    wanted: Sequence[bool],
+    given: Mapping[int, int],
+) -> list[int]:
+    """Return the offset of each block, in bytes, by first fit; `UNPLACED` where there is no place.
 
-    Each has the offset of each block, in bytes; `UNPLACED` where there is no place. `worth` says
-    for each block what it costs to leave it out, infinity for one that must not be; those that are
-    `wanted` are placed first. Once the tracker is expired, one order has to do.
+    `worth` says for each block what it costs to leave it out, infinity for one that must not be;
+    those that are `wanted` come first, in the best of several orders where pairs are not too many.
+    Blocks whose offsets are `given` keep them.
     """
     limit = block_list.problem.capacity
     life = [sum(end - begin for begin, end in live) for live in block_list.live]
     area = [max(1, size * length) for size, length in zip(block_list.sizes, life, strict=True)]
     rest = sorted(range(len(block_list)), key=lambda b: (-worth[b] / area[b], b))
     fillings: list[list[int]] = []
-    for order in ORDERS[:3]:
-        if fillings and tracker.expired:
-            break
+    for order in ORDERS[:3] if block_list.is_listed else ORDERS[1:2]:
         first = [block for block in ordered(block_list, order) if wanted[block]]
         first.sort(key=lambda block: worth[block] < math.inf)
-        offsets = fit_blocks(block_list, first, limit=limit)
-        there = {block: offset for block, offset in enumerate(offsets) if offset != UNPLACED}
-        offsets = fit_blocks(block_list, rest, fixed=there, limit=limit)
-        for begin, buffer in zip(block_list.first, block_list.problem.buffers, strict=False):
-            slots = range(begin, begin + buffer.slots)
-            if any(offsets[slot] == UNPLACED for slot in slots):
-                for slot in slots:
-                    offsets[slot] = UNPLACED
+        offsets = fit_blocks(block_list, [*first, *rest], fixed=given, limit=limit)
+        for begin, end in pairwise(block_list.first):
+            if UNPLACED in offsets[begin:end]:
+                offsets[begin:end] = [UNPLACED] * (end - begin)
         fillings.append(offsets)
-
-    return sorted(fillings, key=lambda filling: _left_out(filling, worth))
-
-
-def better_filling(
-    block_list: BlockList,
-    worth: Sequence[float],
-    fillings: Sequence[Sequence[int]],
-    wanted: Sequence[bool],
-    tracker: BudgetTracker,
-) -> list[int]:
-    """Return the best filling found from some, until the tracker is used up.
-
-    Half of it is shared among all, the rest goes to the best. A node is `NODE_WORK` blocks that are
-    looked at. Blocks that are pinned, or slots of a buffer with several, stay where they are.
-    """
-    found = [
-        _cooled(block_list, worth, filling, wanted, tracker.share(2 * len(fillings) - number))
-        for number, filling in enumerate(fillings)
-    ]
-    best = min(found, key=lambda filling: _left_out(filling, worth))
-    again = _cooled(block_list, worth, best, wanted, tracker)
-    return min(best, again, key=lambda filling: _left_out(filling, worth))
+    return min(fillings, key=lambda offsets: _left_out(offsets, worth))
 
 
 def _left_out(offsets: Sequence[int], worth: Sequence[float]) -> float:
     return sum(value for at, value in zip(offsets, worth, strict=True) if at == UNPLACED)
 
 
-def _cooled(
-    block_list: BlockList,
-    worth: Sequence[float],
-    filling: Sequence[int],
-    wanted: Sequence[bool],
-    tracker: BudgetTracker,
+def better_filling(
+    block_list: BlockList, worth: Sequence[float], filling: Sequence[int], tracker: BudgetTracker
 ) -> list[int]:
-    """Return the best filling found from one.
+    """Return the best filling found from one, until the tracker is used up.
 
-    The loss that a step takes at first, with probability 1/e, is the worth of what was `wanted` and
-    has no place, by blocks that lie outside: the better the filling, the less is undone.
+    A node is `NODE_WORK` blocks that are looked at. Blocks that are pinned, or slots of a buffer
+    with several, stay where they are. The loss that a step takes at first, with probability 1/e, is
+    a `HEAT_PART`-th of what a block that lies outside is worth.
     """
     state = _state(block_list, worth, filling)
     running = compiled.start(loop.advance, state, False)
     is_compiled = False
-    missed = sum(
-        value
-        for at, value, wish in zip(filling, state.worth, wanted, strict=True)
-        if wish and at == UNPLACED
-    )
-    heat = missed / max(1, state.now[loop.OUTSIDE])
+    heat = state.now[loop.LOST] / HEAT_PART / max(1, state.now[loop.OUTSIDE])
     budget = tracker.rest()
     while running.state.now[loop.OUTSIDE] and tracker.left:
         if not is_compiled and compiled.is_ready(loop.advance):

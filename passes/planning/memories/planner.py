@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 from passes.planning.buffer import Buffer
 from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.memories.choice import Assignment, Formulation
-from passes.planning.memories.filling import better_filling, first_fillings
+from passes.planning.memories.filling import better_filling, first_filling
 from passes.planning.memories.integer_program import Constraint, solve_program
 from passes.planning.memories.memories_problem import (
     Copy,
@@ -31,12 +32,15 @@ from target_hw.memory import MemoryScope
 NAME = "steps"  # The planner of several memories, which works in steps
 NODES = 40_000  # Placements for a plan, unless a budget says otherwise: some seconds
 LEAST_SECONDS = 0.3  # For a choice, also where the time is over
-MIP_PART, PLACE_PART = 2, 4  # The part of what is left for one choice, and to place one
+MIP_PART, PLACE_PART = 5, 4  # The part of what is left for one choice, and to place one
+CHOOSE_PART = 1.5  # The part of the time for choices and their places
 FILL_PART = 1.25  # The part of the time for a better filling: the rest is for what has no capacity
 FILL_NODES = 16_000  # Nodes for that without a limit of time, some seconds
 LOW_NODES = 20_000  # Nodes for a low peak where there is no capacity
+STEPS = (0.25, 0.5, 0.75)
+"""Where to ask between the part of a memory at which first fit has room for a choice, and all: a
+choice that has no place in the time says little of larger ones."""
 CUT_ROUNDS = 100  # Choices for whole memories, as long as it is proven that each has no place
-PARTS = (0.97, 0.94, 0.9)  # Of each memory, for choices after those
 OUTWEIGHS = 1e12  # Bytes over a bus that weigh as much as one over the next slower bus
 
 Placed = list[tuple[Assignment, tuple[int, ...]]]
@@ -67,67 +71,58 @@ def solve_memories(
 
 
 def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> MemoriesPlan:
-    """Choose and place until both agree; else choose less, and fill each memory from there."""
+    """Choose and place until both agree; else choose for less of each memory, and add to that."""
     made = Formulation(problem, moves)
-    rows, bound, is_proof = list(made.program.rows), (0,) * len(problem.memories), True
-    wishes: list[dict[int, int]] = []  # For each choice, the memory of each buffer
-    half = tracker.share(2)
-    for part in (*[1.0] * CUT_ROUNDS, *PARTS):
-        if (part == 1.0 and not is_proof) or (wishes and not half.left):
-            continue
-        seconds = half.share(MIP_PART).rest().seconds
+    rows, bound = list(made.program.rows), (0,) * len(problem.memories)
+    fillings: list[Placed] = []
+    choosing = tracker.share(CHOOSE_PART)
+    part, least, steps = 1.0, 1.0, iter(STEPS)  # The part of each memory that is asked for
+    for _ in range(CUT_ROUNDS):
+        if fillings and (not choosing.left or not part):
+            break
+        seconds = choosing.share(MIP_PART).rest().seconds
         seconds = None if seconds is None else max(LEAST_SECONDS, seconds)
         choice = solve_program(replace(made.program, rows=rows), seconds, part)
         if part == 1.0:
             bound = max(bound, choice.bound[: len(bound)])
         if choice.values is None:
             if choice.is_infeasible and part == 1.0:
-                return _finished(
-                    problem,
-                    _filled(problem, _lost(problem), {}, tracker),
-                    bound,
-                    tracker,
-                    infeasible=True,
-                )
-            is_proof = False  # Time ran out: more of it would not bring a choice either
-            continue
+                placed = _filled(problem, [])
+                return _finished(problem, placed, bound, tracker, infeasible=True)
+            break  # Time ran out: more of it would not bring a choice either
         parts = made.parts(made.chosen(choice.values))
-        placed, cuts, proven = _placed(problem, parts, half)
-        if not cuts:
-            found = _finished(problem, placed, bound, tracker)
-            if moves or part == 1.0:
-                return found
-        wishes.append({each.buffer: each.memory for each in parts if not each.is_stay})
-        rows, is_proof = [*rows, *cuts], is_proof and proven
-    lost = _lost(problem)
-    fillings: list[Placed] = []
-    for wish in wishes or [{}]:
-        if not fillings or tracker.left:
-            fillings.append(_filled(problem, lost, wish, tracker))
-    best = min(fillings, key=lambda filling: _value(problem, filling))
+        placed, cuts, most = _placed(problem, parts, choosing)
+        if not cuts and (moves or part == 1.0):
+            return _finished(problem, placed, bound, tracker)
+        rows += cuts
+        if cuts:
+            placed = [(each, ()) for each in parts if not each.is_stay]
+        if not cuts or not fillings:
+            fillings.append(_filled(problem, placed))
+        if cuts and most == 1.0:
+            continue
+        least = 1 / most if part == 1.0 else least
+        part = next((least + (1 - least) * step for step in steps), 0.0)
+    best = min(fillings or [_filled(problem, [])], key=partial(_value, problem))
     if not moves and tracker.left:
         is_timed = tracker.rest().seconds is not None
         fill = tracker.share(FILL_PART, at_most=None if is_timed else FILL_NODES)
-        # Where much is left over, the choice for whole memories is the better start.
-        start = {part.buffer: part.memory for part, _ in best}
-        fillings = [best]
-        for wish in (wishes or [start])[0], start:
-            fillings.append(_filled(problem, lost, wish, fill.share(3 - len(fillings)), True))
-        best = min(fillings, key=lambda filling: _value(problem, filling))
+        again = _filled(problem, best, fill)
+        best = min(best, again, key=partial(_value, problem))
     return _finished(problem, best, bound, tracker)
 
 
 def _placed(
     problem: MemoriesProblem, parts: Sequence[Assignment], tracker: BudgetTracker
-) -> tuple[Placed, list[Constraint], bool]:
+) -> tuple[Placed, list[Constraint], float]:
     """Place each part in its memory.
 
     Return what was placed; for each memory in which not all has a place, that not all of that lies
-    there; and whether these are proven.
+    there; and the highest peak in parts of its capacity, or 1 if all these are proven.
     """
     placed: Placed = []
     cuts: list[Constraint] = []
-    is_proof = True
+    most = 1.0
     for memory, scope in enumerate(problem.memories):
         there = [part for part in parts if part.memory == memory]
         if scope.capacity is None:
@@ -137,10 +132,11 @@ def _placed(
         if plan.fits:
             placed += [(part, plan.offsets[str(at)]) for at, part in enumerate(there)]
             continue
-        is_proof = is_proof and plan.status is Status.INFEASIBLE
+        if plan.status is not Status.INFEASIBLE:
+            most = max(most, plan.peak / max(1, scope.capacity))
         terms = tuple((v, 1) for v in sorted({v for part in there for v in part.variables}))
         cuts.append(Constraint(terms, None, len(terms) - 1))
-    return placed, cuts, is_proof
+    return placed, cuts, most
 
 
 def _problem_of(
@@ -168,32 +164,34 @@ def _place(problem: Problem, tracker: BudgetTracker) -> Plan:
 
 
 def _filled(
-    problem: MemoriesProblem,
-    lost: Sequence[Mapping[int, float]],
-    wanted: Mapping[int, int],
-    tracker: BudgetTracker,
-    is_searched: bool = False,
+    problem: MemoriesProblem, start: Placed, tracker: BudgetTracker | None = None
 ) -> Placed:
-    """Fill each memory with what is worth most there, of `wanted` first.
+    """Fill each memory with what is worth most there, of what it has at the start first.
 
-    `lost` is that of `_lost`. Where it `is_searched`, the tracker is used up. Every buffer has a
-    memory, also where not everything fits: it then goes above the capacity of the last one that it
-    may lie in. Buffers in a memory without end have no offsets yet.
+    That keeps its offsets if it has any; with a tracker, a search goes on from there until that is
+    used up. Every buffer has a memory, also where not everything fits: it then goes above the
+    capacity of the last one that it may lie in. Buffers in a memory without end have no offsets.
     """
+    lost = _lost(problem)
     left = dict.fromkeys(range(len(problem.buffers)))
+    wanted = {part.buffer: (part.memory, offsets) for part, offsets in start}
     placed: Placed = []
     for memory, scope in enumerate(problem.memories):
         worth = {index: lost[index][memory] for index in left if memory in lost[index]}
-        there = [i for i, value in worth.items() if value >= 0 or wanted.get(i) == memory]
+        wishes = {i: wanted[i][1] for i in worth if i in wanted and wanted[i][0] == memory}
+        there = [i for i, value in worth.items() if value >= 0 or i in wishes]
         parts = [Assignment(index, memory, (), problem.buffers[index].live) for index in there]
         taken: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(parts)), ())
         if scope.capacity is not None:
-            values = [worth[index] for index in there]
-            wishes = [wanted.get(index) == memory for index in there]
             blocks = BlockList(_problem_of(problem, parts, scope))
             limited = sum(m.capacity is not None for m in problem.memories[memory:])
-            rest = tracker.share(limited) if is_searched else tracker
-            taken = _taken(blocks, values, wishes, rest, is_searched)
+            rest = tracker.share(limited) if tracker else None
+            taken = _taken(
+                blocks,
+                [worth[index] for index in there],
+                [wishes.get(index) for index in there],
+                rest,
+            )
         for number, offsets in taken.items():
             placed.append((parts[number], offsets))
             del left[there[number]]
@@ -251,21 +249,30 @@ def _lost(problem: MemoriesProblem) -> list[dict[int, float]]:
 def _taken(
     blocks: BlockList,
     worth: Sequence[float],
-    wanted: Sequence[bool],
-    tracker: BudgetTracker,
-    is_searched: bool,
+    wanted: Sequence[tuple[int, ...] | None],
+    tracker: BudgetTracker | None,
 ) -> dict[int, tuple[int, ...]]:
     """Return the offsets of the buffers that a memory takes, by number.
 
-    `worth` and `wanted` are those of `first_fillings`, a number a buffer. A buffer without another
-    memory is taken at any rate, above the capacity if need be.
+    `worth` has a number a buffer, and `wanted` the offsets of what comes first, empty where they
+    are to be found. A buffer without another memory is taken at any rate, above the capacity if
+    need be.
     """
     of_block = [worth[buffer] for buffer in blocks.buffer_of]
-    wishes = [wanted[buffer] for buffer in blocks.buffer_of]
-    fillings = first_fillings(blocks, of_block, wishes, tracker)
-    offsets = fillings[0]
-    if is_searched:
-        offsets = better_filling(blocks, of_block, fillings, wishes, tracker)
+    wishes = [wanted[buffer] is not None for buffer in blocks.buffer_of]
+    given = {
+        begin + slot: offset
+        for begin, wish in zip(blocks.first, wanted, strict=False)
+        for slot, offset in enumerate(wish or ())
+    }
+    if tracker is not None:
+        capacity = blocks.problem.capacity
+        assert capacity is not None, "a memory without end takes everything"
+        inside = {b: at for b, at in given.items() if at + blocks.sizes[b] <= capacity}
+        offsets = [inside.get(block, UNPLACED) for block in range(len(blocks))]
+        offsets = better_filling(blocks, of_block, offsets, tracker)
+    else:
+        offsets = first_filling(blocks, of_block, wishes, given)
     late = [b for b, at in enumerate(offsets) if at == UNPLACED and of_block[b] == math.inf]
     if late:
         there = {block: at for block, at in enumerate(offsets) if at != UNPLACED}

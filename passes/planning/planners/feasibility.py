@@ -77,7 +77,7 @@ class FeasibilityCheck:
         if self._block_list.bound > capacity:
             return Outcome.EXHAUSTED, []
         core = self._free if len(self._free) <= WHOLE_BLOCKS else self._critical(capacity)
-        if not 0 < len(core) <= WHOLE_BLOCKS:
+        if not 0 < len(core) <= WHOLE_BLOCKS or not tracker.left:
             return Outcome.PAUSED, []
         if self._packed is None or self._packed.blocks != core:
             self._packed = pack(self._block_list, core)
@@ -297,7 +297,7 @@ class Packing:
     measures: dict[str, Sequence[float]]  # The keys of an `Attempt`'s orders, for each block
     loads: list[int]  # For each section, the bytes of its blocks, each in whole units
     peak_loads: list[int]  # For each block, the greatest load of its sections
-    columns: dict[str, list[int]]  # Those of `SearchState` that are the same for every search
+    columns: dict[str, Any]  # Those of `SearchState` that are the same for every search
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -305,7 +305,9 @@ class Packing:
 
 def pack(block_list: BlockList, blocks: Sequence[int]) -> Packing:
     """Return the packing of some blocks of `block_list`, none of them pinned or empty."""
-    conflicts = [row.tolist() for row in block_list.interference_among(blocks)]
+    conflicts = block_list.interference_among(blocks)
+    counts = list(map(len, conflicts))
+    place = {block: at for at, block in enumerate(blocks)}
     lives = [block_list.live[block] for block in blocks]
     sizes = [block_list.sizes[block] for block in blocks]
     alignments = [block_list.alignments[block] for block in blocks]
@@ -316,10 +318,11 @@ def pack(block_list: BlockList, blocks: Sequence[int]) -> Packing:
     # The sections that tie a block to those that it conflicts with: what is live together overlaps
     # as it is, and a separated block that begins later must be met.
     first = [row[0][0] for row in ranges]
-    last = [
-        max([row[-1][1], *(first[other] + 1 for other in others)])
-        for row, others in zip(ranges, conflicts, strict=True)
-    ]
+    last = [row[-1][1] for row in ranges]
+    for block, others in block_list.separated.items():
+        if block in place:
+            met = [first[place[other]] + 1 for other in others if other in place]
+            last[place[block]] = max([last[place[block]], *met])
     crossing = [0] * (len(members) + 1)  # Blocks tied to a section and the one before, as changes
     for begin, end in zip(first, last, strict=True):
         if end > begin + 1:
@@ -334,7 +337,7 @@ def pack(block_list: BlockList, blocks: Sequence[int]) -> Packing:
             "L": life,
             "A": [size * length for size, length in zip(sizes, life, strict=True)],
             "S": sizes,
-            "C": list(map(len, conflicts)),
+            "C": counts,
         },
         loads=loads,
         peak_loads=[max((max(loads[a:b]) for a, b in row), default=0) for row in ranges],
@@ -346,7 +349,8 @@ def pack(block_list: BlockList, blocks: Sequence[int]) -> Packing:
             "last": last,
             "reach": [settle(0, *each) for each in zip(sizes, alignments, obstacles, strict=True)],
             "crossing": list(accumulate(crossing[:-1])),
-            **_rows("conflict", conflicts),
+            "conflict_begins": list(accumulate(counts, initial=0)),
+            "conflict": np.concatenate([np.zeros(0, np.int32), *conflicts]),
             **_rows("member", members),
             **_ranges("obstacle", obstacles),
             **_ranges("live", ranges),
