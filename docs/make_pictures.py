@@ -24,7 +24,8 @@ from passes.simulation import simulate
 from target_hw import Machine
 from tvm_ext import lowering, memory_map, workloads
 from tvm_ext.report.chart import Picture
-from tvm_ext.report.picture import draw_plans, pipeline_timelines
+from tvm_ext.report.picture import draw_plans
+from tvm_ext.report.timeline import pipeline_timelines
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lib"))
 from allocated import allocated_memory

@@ -14,14 +14,8 @@ from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryScope, Pipe
 from tvm_ext.report import BufferNote, MemoryView, PlannedProblem, Report
 from tvm_ext.report.chart import PALETTE
-from tvm_ext.report.picture import (
-    AT_PEAK,
-    OTHERS,
-    WAITS,
-    draw_plans,
-    picture_of,
-    pipeline_timelines,
-)
+from tvm_ext.report.picture import AT_PEAK, OTHERS, draw_plans, picture_of
+from tvm_ext.report.timeline import WAITS, pipeline_timelines
 from tvm_ext.text import format_bytes
 
 SCOPE = MemoryScope("local.UB", 128 << 10, 32, reserved=((0, 4096), (100 << 10, 101 << 10)))

@@ -6,7 +6,7 @@ A picture has no ground of its own, and ink that can be read on white and on bla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -67,9 +67,12 @@ def words(
     x: float, y: float, text: str, *, colour: str = INK, size: float = 11, **more: str
 ) -> str:
     """Write a text at a place; `more` are attributes of SVG, with ``_`` for ``-``."""
-    style = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
-    place = f'x="{x:.1f}" y="{y:.1f}"'
-    return f'<text {place} fill="{colour}" font-size="{size:g}"{style}>{escape(text)}</text>'
+    place = f'x="{x:.1f}" y="{y:.1f}" fill="{colour}" font-size="{size:g}"'
+    return f"<text {place}{_attributes(more)}>{escape(text)}</text>"
+
+
+def _attributes(given: Mapping[str, str]) -> str:
+    return "".join(f' {name.replace("_", "-")}="{value}"' for name, value in given.items())
 
 
 def legend(x: float, y: float, entries: Iterable[tuple[str, str, str]]) -> Iterator[str]:
@@ -114,17 +117,15 @@ class Chart:
             (x, y), (end, low) = self.pixels(left, top), self.pixels(right, bottom)
             shapes.append(f"M{x:.1f} {y:.1f}H{end:.1f}V{low:.1f}H{x:.1f}z")
         width = min(0.8, 12 / (1 + len(shapes)) ** 0.5)
-        more = {"stroke_width": f"{width:.2g}", **more}
-        style = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
+        more = {"fill": fill, "stroke": edge, "stroke_width": f"{width:.2g}", **more}
         if shapes:
-            path = "".join(shapes)
-            self.parts.append(f'<path fill="{fill}" stroke="{edge}"{style} d="{path}"/>')
+            self.parts.append(f'<path{_attributes(more)} d="{"".join(shapes)}"/>')
 
     def line(self, ends: Box, colour: str, dashes: str = "none", width: float = 1.5) -> None:
         """Draw a straight line from the left bottom to the right top of a box."""
         (x, y), (end, top) = self.pixels(*ends[:2]), self.pixels(*ends[2:])
-        style = f'stroke="{colour}" stroke-width="{width:g}" stroke-dasharray="{dashes}"'
-        self.parts.append(f'<path d="M{x:.1f} {y:.1f}L{end:.1f} {top:.1f}" {style}/>')
+        style = {"stroke": colour, "stroke_width": f"{width:g}", "stroke_dasharray": dashes}
+        self.parts.append(f'<path d="M{x:.1f} {y:.1f}L{end:.1f} {top:.1f}"{_attributes(style)}/>')
 
     def name(self, box: Box, texts: Iterable[Sequence[str]], size: float = 9) -> None:
         """Write the first of some texts that fits into a box, upright where that is higher.

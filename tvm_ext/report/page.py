@@ -14,7 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from passes.planning import charge
+from passes.planning import charge, live_bytes
 from passes.simulation import Cause
 from tvm_ext.named_planners import STOCK
 from tvm_ext.report.memory_view import BufferNote, MemoryView, PlannedProblem, PlannedRun, remark
@@ -63,6 +63,7 @@ def memory_data(
         "unitName": view.unit_name or view.unit,
         "begin": begin,
         "end": max((end for _, end in live), default=begin + 1),
+        "live": live_bytes(problem),  # Positions, with the bytes live from there on
         "buffers": [
             {
                 "name": buffer.name,

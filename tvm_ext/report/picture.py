@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memories as a picture: time across and addresses up; and the pipelines of simulated runs."""
+"""Memories as a picture: time across and addresses up."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from types import MappingProxyType
 from typing import NamedTuple
 
 from passes.planning import Plan, Problem
-from passes.simulation import Cause, Run, Simulation
 from tvm_ext.report.chart import (
     EDGE,
     INK,
@@ -23,13 +22,13 @@ from tvm_ext.report.chart import (
     steps,
     words,
 )
-from tvm_ext.report.memory_view import MemoryView, PlannedProblem
+from tvm_ext.report.memory_view import BufferNote, MemoryView, PlannedProblem
 from tvm_ext.text import counted, format_bytes
 
 _WIDTH, _LEAST_WIDTH, _HEIGHT = 760, 480, 400
 """Pixels of a map: alone, at least among others, and of its height without what is around it."""
 _ABOVE, _BELOW, _LEFT = 44, 44, 74
-"""Pixels above, below and to the left of a chart."""
+"""Pixels above, below and to the left of a map."""
 _SHORTEST = 4
 """Letters of a name that still say something."""
 AT_PEAK, OTHERS = PALETTE[2], "#8cc8ee"
@@ -37,25 +36,14 @@ AT_PEAK, OTHERS = PALETTE[2], "#8cc8ee"
 _LINES = {"capacity": (INK, "none"), "peak": ("#d1495b", "5 2"), "lower bound": ("#3f7fd0", "2 2")}
 """The colour of each line, and its dashes."""
 
+_Panel = tuple[str, MemoryView, PlannedProblem]
+"""A map: its title, a memory, and one of its plans."""
 
-class Slot(NamedTuple):
-    """A slot during one live range: positions ``[begin, end)``, bytes ``[low, high)``."""
 
-    begin: int
-    low: int
-    end: int
-    high: int
+class _Slot(NamedTuple):
+    box: Box  # One live range, and the bytes of a slot
     label: str
-    buffer: str  # The name in its problem, which no other has; labels may be the same
-
-
-class Panel(NamedTuple):
-    """One map of a picture."""
-
-    title: str
-    placed: PlannedProblem
-    labels: Mapping[str, str]  # The label of a buffer, by its name
-    rules: Sequence[int] = ()  # Positions with a line across all addresses
+    buffer: str
 
 
 def picture_of(title: str, memories: Sequence[MemoryView]) -> Picture:
@@ -70,10 +58,8 @@ def picture_of(title: str, memories: Sequence[MemoryView]) -> Picture:
     for view in memories:
         name = f"{view.owner} {view.name}" if several else view.name
         name = name if len(memories) > 1 else f"{title}, {name}"
-        labels = {buffer: note.label for buffer, note in view.notes.items()}
-        rules = view.axis.rules if view.axis else ()
-        rows.append([Panel(f"{name}: {one.label}", one, labels, rules) for one in view.plans])
-    return _maps(rows, title if len(rows) > 1 else "")
+        rows.append([(f"{name}: {one.label}", view, one) for one in view.plans])
+    return _drawn(rows, title if len(rows) > 1 else "")
 
 
 def draw_plans(
@@ -85,217 +71,107 @@ def draw_plans(
     a buffer, by its name. Raises ValueError, which names the buffer, if a plan lacks an offset for
     a slot, or where there is no plan.
     """
-    panels = [
-        Panel(title, PlannedProblem(plan.planner, problem, plan), labels or {})
-        for title, problem, plan in maps
-    ]
+    notes = {name: BufferNote(label) for name, label in (labels or {}).items()}
+    panels: list[_Panel] = []
+    for title, problem, plan in maps:
+        placed = PlannedProblem(plan.planner, problem, plan)
+        panels.append((title, MemoryView(problem.name, (placed,), notes=notes), placed))
     if not panels:
         raise ValueError("draw_plans: there is no plan to draw")
-    return _maps([panels])
+    return _drawn([panels])
 
 
-def _maps(rows: Sequence[Sequence[Panel]], title: str = "") -> Picture:
-    """Draw rows of panels, those of a row on one scale, and a title above all."""
+def _drawn(rows: Sequence[Sequence[_Panel]], title: str = "") -> Picture:
+    """Draw rows of maps, those of a row on one scale, and a title above all."""
     columns = max(map(len, rows))
     width, top = max(_WIDTH // columns, _LEAST_WIDTH), 24 if title else 0
     parts = [words(14, 18, title, size=16, font_weight="bold")] if title else []
-    for panels in rows:
-        drawn = [_map(panel, panels, at * width, top, width) for at, panel in enumerate(panels)]
-        parts += (part for own, _ in drawn for part in own)
-        top += _ABOVE + _HEIGHT + _BELOW + max(entries for _, entries in drawn) * LINE
+    for row in rows:
+        placed, below = [one for _, _, one in row], 0
+        for at, panel in enumerate(row):
+            place = at * width + _LEFT, top + _ABOVE, (at + 1) * width - 14, top + _ABOVE + _HEIGHT
+            chart, entries = _map(panel, Chart(place, *_scales(placed)))
+            parts += [*chart.parts, *legend(place[0], place[3] + _BELOW - 8, entries)]
+            below = max(below, len(entries) * LINE)
+        top += _ABOVE + _HEIGHT + _BELOW + below
     return picture(columns * width, top, parts)
 
 
-def slots_of(
-    problem: Problem, plan: Plan, labels: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[Slot]:
-    """Yield each slot of a buffer in each live range; ValueError where the plan lacks an offset."""
-    for buffer in problem.buffers:
-        offsets = plan.offsets.get(buffer.name, ())
-        if len(offsets) < buffer.slots or (len(offsets) > buffer.slots and not buffer.may_widen):
-            raise ValueError(
-                f"{problem.name}: buffer {buffer.name!r} has {buffer.slots} slots, "
-                f"the plan has {len(offsets)} offsets for it"
-            )
-        name = labels.get(buffer.name) or buffer.name
-        for slot, low in enumerate(offsets if buffer.size else ()):
-            label = name if len(offsets) == 1 else f"{name}[{slot}]"
-            for begin, end in buffer.live:
-                yield Slot(begin, low, end, low + buffer.size, label, buffer.name)
-
-
-def _in_place(problem: Problem, slots: Sequence[Slot]) -> Iterator[Box]:
-    """Yield where an in-place pair shares bytes while both are live."""
-    of: dict[str, list[Slot]] = {}
-    for slot in slots:
-        of.setdefault(slot.buffer, []).append(slot)
-    for source, destination in problem.in_place:
-        for one in of.get(source, ()):
-            for two in of.get(destination, ()):
-                begin, end = max(one.begin, two.begin), min(one.end, two.end)
-                if one.low == two.low and begin < end:
-                    yield begin, one.low, end, min(one.high, two.high)
-
-
-def _map(
-    panel: Panel, row: Sequence[Panel], left: int, top: int, width: int
-) -> tuple[list[str], int]:
-    """Draw a map; return its parts, and how many lines its legend has.
+def _scales(row: Sequence[PlannedProblem]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the positions and the addresses that all maps of a row show.
 
     A few KiB in a memory of many GiB would be a line at the bottom: such a capacity is left out.
     """
-    problems = [one.placed.problem for one in row]
-    live = [at for problem in problems for b in problem.buffers for pair in b.live for at in pair]
-    most = max(1, *(n for one in row for n in (one.placed.bound, one.placed.plan.peak)))
-    most = max([most, *(p.capacity for p in problems if p.capacity and p.capacity <= 2 * most)])
-    across, highest = (min(live, default=0), max(live, default=1)), most + -(-most // 40)
-    place = left + _LEFT, top + _ABOVE, left + width - 14, top + _ABOVE + _HEIGHT
-    chart = Chart(place, across, (0, highest))
-    placed, plan = panel.placed, panel.placed.plan
-    problem, slots = placed.problem, list(slots_of(placed.problem, plan, panel.labels))
-    peak, reserved = {*placed.peak().live}, problem.memory.reserved
+    live = [at for one in row for b in one.problem.buffers for pair in b.live for at in pair]
+    top = max(1, *(nbytes for one in row for nbytes in (one.bound, one.plan.peak)))
+    capacities = (one.problem.capacity or 0 for one in row)
+    top = max([top, *(nbytes for nbytes in capacities if nbytes <= 2 * top)])
+    return (min(live, default=0), max(live, default=1)), (0, top + -(-top // 40))
+
+
+def _slots(view: MemoryView, placed: PlannedProblem) -> Iterator[_Slot]:
+    """Yield each slot of a buffer in each live range; ValueError where the plan lacks an offset."""
+    for buffer in placed.problem.buffers:
+        offsets = placed.plan.offsets.get(buffer.name, ())
+        if len(offsets) < buffer.slots or (len(offsets) > buffer.slots and not buffer.may_widen):
+            raise ValueError(
+                f"{placed.problem.name}: buffer {buffer.name!r} has {buffer.slots} slots, "
+                f"the plan has {len(offsets)} offsets for it"
+            )
+        name = view.notes.get(buffer.name, BufferNote()).label or buffer.name
+        for slot, low in enumerate(offsets if buffer.size else ()):
+            label = name if len(offsets) == 1 else f"{name}[{slot}]"
+            for begin, end in buffer.live:
+                yield _Slot((begin, low, end, low + buffer.size), label, buffer.name)
+
+
+def _in_place(problem: Problem, slots: Sequence[_Slot]) -> Iterator[Box]:
+    """Yield where an in-place pair shares bytes while both are live."""
+    of: defaultdict[str, list[Box]] = defaultdict(list)
+    for slot in slots:
+        of[slot.buffer].append(slot.box)
+    for source, destination in problem.in_place:
+        for one in of[source]:
+            for two in of[destination]:
+                begin, end = max(one[0], two[0]), min(one[2], two[2])
+                if one[1] == two[1] and begin < end:
+                    yield begin, one[1], end, min(one[3], two[3])
+
+
+def _map(panel: _Panel, chart: Chart) -> tuple[Chart, list[tuple[str, str, str]]]:
+    """Draw a map; return the entries of its legend, too."""
+    title, view, placed = panel
+    problem, plan, slots = placed.problem, placed.plan, list(_slots(view, placed))
+    (begin, end), (_, top), peak = chart.across, chart.up, {*placed.peak().live}
     entries = []
     for label, fill, boxes in (
-        ("live at the peak", AT_PEAK, [slot[:4] for slot in slots if slot.buffer in peak]),
-        ("other buffers", OTHERS, [slot[:4] for slot in slots if slot.buffer not in peak]),
-        ("reserved", "url(#rising)", [(across[0], a, across[1], b) for a, b in reserved]),
+        ("live at the peak", AT_PEAK, [slot.box for slot in slots if slot.buffer in peak]),
+        ("other buffers", OTHERS, [slot.box for slot in slots if slot.buffer not in peak]),
+        ("reserved", "url(#rising)", [(begin, a, end, b) for a, b in problem.memory.reserved]),
         ("live in place", "url(#falling)", list(_in_place(problem, slots))),
     ):
         chart.boxes(boxes, fill)
         entries += [(label, fill, EDGE)] if boxes else []
-    for rule in panel.rules:
-        chart.line((rule, 0, rule, highest), INK, width=0.8)
-    values = (problem.capacity, plan.peak, placed.bound)
+    for rule in view.axis.rules if view.axis else ():
+        chart.line((rule, 0, rule, top), INK, width=0.8)
+    values = problem.capacity, plan.peak, placed.bound
     for (name, (colour, dashes)), value in zip(_LINES.items(), values, strict=True):
         if value is not None:
-            above = value > highest
-            if not above:
-                chart.line((across[0], value, across[1], value), colour, dashes)
-            said = f"{name}: {format_bytes(value)}{', above the map' if above else ''}"
-            entries.append((said, colour, "none"))
-    for slot in slots:
-        name = slot.label
+            if value <= top:
+                chart.line((begin, value, end, value), colour, dashes)
+            above = ", above the map" if value > top else ""
+            entries.append((f"{name}: {format_bytes(value)}{above}", colour, "none"))
+    for box, name, buffer in slots:
         cuts = ([f"{name[:letters]}…"] for letters in range(len(name) - 2, _SHORTEST - 1, -1))
-        size = format_bytes(slot.high - slot.low)
-        chart.name(slot[:4], chain([[name, size], [name]], cuts))
+        size = format_bytes(problem.buffers[problem.index[buffer]].size)
+        chart.name(box, chain([[name, size], [name]], cuts))
     summary = [counted(len(problem.buffers), "buffer")]
     if 0 < placed.bound < plan.peak:
         summary.append(f"{plan.peak / placed.bound:.4g} × the lower bound")
     if plan.penalty:
         summary.append(f"penalty {plan.penalty:,}")
-    ticks = [(at + across[0], f"{at + across[0]:,}") for at in steps(across[1] - across[0], 6)]
-    addresses = [(at, format_bytes(at)) for at in steps(highest, 12, binary=True)]
+    ticks = [(begin + at, f"{begin + at:,}") for at in steps(end - begin, 6)]
+    addresses = [(at, format_bytes(at)) for at in steps(top, 12, binary=True)]
     said = " · ".join([*summary, placed.verdict])
-    chart.frame(panel.title, said, "program step", ticks, addresses)
-    below = legend(place[0], place[3] + _BELOW - 8, entries)
-    return [*chart.parts, *below], len(entries)
-
-
-# ------------------------------------------------------------------------------------ pipelines
-
-WAITS = {
-    Cause.DATA: ("waits for data", "#f2f2f2"),
-    Cause.SLOT: ("waits for a slot", "#d5d5d5"),
-    Cause.REUSE: ("waits for reused bytes", "#d9a0a6"),
-}
-"""The name of each wait of a pipe, and its colour. Only a wait for bytes of another buffer is the
-plan's doing."""
-
-_PICTURE, _ROW = 960, 36
-"""Pixels of a picture across, and of the row of a pipe."""
-_BAR, _WAIT = 0.76, 0.3
-"""The shares of a row's height that a run takes, and a wait."""
-
-
-def pipeline_timelines(
-    simulations: Iterable[tuple[str, Simulation]],
-    problems: Iterable[Problem] = (),
-    *,
-    until: int | None = None,
-) -> Picture:
-    """Draw simulations below each other on one scale: a row for each pipe, a box for each run.
-
-    A run has the colour of the buffer that it writes, or reads where it writes none on the chip.
-    Between its runs a pipe waits for data, for a slot or for reused bytes, in three shades. Its
-    name has the part of the makespan that it is idle. The picture is a simulation's timeline, which
-    may end before the makespan. Raises TypeError if something is no simulation, ValueError if there
-    is nothing to draw.
-
-    Parameters
-    ----------
-    simulations : iterable of (str, Simulation)
-        Title and simulation of each chart, from the top down.
-    problems : iterable of Problem
-        Those of the kernel that all of them run: the buffers take colours in their order. Without
-        them colours follow from the order in which buffers appear.
-    until : int, optional
-        The cycle at which the picture ends; by default the end of the longest timeline.
-    """
-    panels = list(simulations)
-    for _, simulation in panels:
-        if not isinstance(simulation, Simulation):
-            raise TypeError(f"pipeline_timelines: needs a Simulation, got {simulation!r}")
-    runs = [run for _, simulation in panels for run in simulation.timeline]
-    if not runs:
-        raise ValueError("pipeline_timelines: there is no run to draw")
-    end = until or max(run.end for run in runs)
-    named = dict.fromkeys(buffer.name for problem in problems for buffer in problem.buffers)
-    named |= dict.fromkeys(name for run in runs for name, _ in (*run.writes, *run.reads))
-    colours = {name: PALETTE[at % len(PALETTE)] for at, name in enumerate(named)}
-    parts: list[str] = []
-    top = 0
-    for title, simulation in panels:
-        high = max(1, len(simulation.pipes)) * _ROW
-        place = _LEFT, top + _ABOVE, _PICTURE - 14, top + _ABOVE + high
-        chart = Chart(place, (0, end), (-0.5, high / _ROW - 0.5))
-        _timeline(chart, title, simulation, colours)
-        parts += chart.parts
-        top += _ABOVE + high + _BELOW
-    parts += legend(_LEFT, top, [(name, colour, "#999999") for name, colour in WAITS.values()])
-    top += len(WAITS) * LINE
-    parts.append(words(_LEFT, top + 9, "boxes: each buffer has its colour"))
-    return picture(_PICTURE, top + LINE, parts)
-
-
-def _timeline(chart: Chart, title: str, simulation: Simulation, colours: Mapping[str, str]) -> None:
-    """Draw the runs and waits of a simulation's pipes, each in a row."""
-    end, rows = chart.across[1], {time.pipe: row for row, time in enumerate(simulation.pipes[::-1])}
-    runs = [run for run in simulation.timeline if run.begin < end]
-    waits: dict[str, list[Box]] = {}
-    boxes: dict[str, list[Box]] = {}
-    for run in runs:
-        row = rows[run.pipe]
-        begin = run.begin - sum(cycles for _, cycles in run.waits)
-        for cause, cycles in run.waits:
-            last = min(begin + cycles, end)
-            waits.setdefault(WAITS[cause][1], []).append(_box(begin, last, row, _WAIT))
-            begin += cycles
-        colour = colours.get(_buffer(run)[0], "#ffffff")
-        boxes.setdefault(colour, []).append(_box(run.begin, min(run.end, end), row, _BAR))
-    for shade, found in waits.items():
-        chart.boxes(found, shade, "none")
-    for colour, found in boxes.items():
-        chart.boxes(found, colour)
-    slotted = {name for run in simulation.timeline for name, slot in run.writes if slot}
-    for run in runs:
-        name, slot = _buffer(run)
-        buffer = f"{name}[{slot}]" if name in slotted else name
-        texts = [[f"{run.statement}: {buffer}"]] if buffer else []
-        texts += [[text] for text in (str(run.statement), buffer) if text]
-        chart.name(_box(run.begin, min(run.end, end), rows[run.pipe], _BAR), texts)
-    summary = f"makespan {simulation.makespan:,} cycles"
-    if len(runs) != simulation.runs:
-        summary += f", the first {len(runs):,} of {simulation.runs:,} runs"
-    idle = {time.pipe: time.idle / simulation.makespan for time in simulation.pipes}
-    names = [(row, f"{pipe}\n{idle[pipe]:.0%} idle") for pipe, row in rows.items()]
-    ticks = [(at, f"{at:,}") for at in steps(end, 6)]
-    chart.frame(title, summary, "cycles", ticks, names)
-
-
-def _box(begin: float, end: float, row: int, height: float) -> Box:
-    return begin, row - height / 2, end, row + height / 2
-
-
-def _buffer(run: Run) -> tuple[str, int]:
-    """Return the buffer that gives a run its colour, and its slot."""
-    return next(iter((*run.writes, *run.reads)), ("", 0))
+    chart.frame(title, said, "program step", ticks, addresses)
+    return chart, entries

@@ -40,7 +40,9 @@ class Page {
     this.heads();
     Object.assign(this, { program: new Program(this, memory), panel: new Panel(this) });
     this.panel.show();
-    this.widths();
+    const lengths = (rows.listing?.lines ?? [""]).map(({ length }) => length).sort((a, b) => a - b);
+    const wanted = lengths[Math.floor(lengths.length * 0.8)] * 7.3 + 110;
+    byId("program").style.setProperty("--wanted", `${wanted}px`);
     this.measure();
     // A short program gets taller lines, so that its map is easier to point at.
     const pixels = Math.max(LEAST_LINE, Math.min(56, view.rows.length / rows.total));
@@ -50,18 +52,6 @@ class Page {
     const peak = rows.top(memory.plans[0].peakPosition);
     view.rows.reveal(peak - 2, peak + 2);
     this.search();
-  }
-  // Gives the program the width that most of its lines want, and the maps a third of the window.
-  widths() {
-    const { listing } = this.memory.rows, { style } = byId("program");
-    if (style.width !== (this.width ?? "")) return; // The reader has chosen another.
-    style.width = this.width = "";
-    if (!listing || window.innerWidth <= 900) return;
-    const lengths = listing.lines.map(({ length }) => length).sort((one, two) => one - two);
-    const beside = byId("panel").offsetWidth + byId("live").offsetWidth;
-    const most = window.innerWidth * Math.min(0.66, 0.45 + 400 / window.innerWidth) - beside - 4;
-    const wanted = Math.max(window.innerWidth / 4, lengths[Math.floor(lengths.length * 0.8)] * 7.3 + 110);
-    style.width = this.width = `${Math.floor(Math.min(wanted, most))}px`;
   }
   heads() {
     const { memory } = this, { listing } = memory.rows, { capacity } = memory.given;
@@ -377,7 +367,7 @@ class Page {
     }
     for (const [event, action] of Object.entries({
       hashchange: () => this.follow(), beforeprint: () => this.unfold(),
-      afterprint: () => this.fold(), resize: () => this.widths(), keydown: (event) => this.key(event),
+      afterprint: () => this.fold(), keydown: (event) => this.key(event),
     })) window.addEventListener(event, action);
   }
   fit() {

@@ -65,24 +65,10 @@ class Memory {
     const top = Math.max(1, given.bound, ...this.plans.map((plan) => plan.peak));
     // A map of a few KiB in a memory of many GiB would be a line at the edge.
     this.top = capacity !== null && capacity <= 2 * top ? Math.max(top, capacity) : top;
-    this.profile = this.liveBytes();
+    // Steps [top row, bottom row, bytes live]: each slot counted, whether or not it shares in place.
+    this.profile = given.live.slice(0, -1).map(([at, bytes], n) =>
+      [rows.top(at), rows.bottom(given.live[n + 1][0]), bytes]);
     this.mostLive = this.profile.reduce((most, step) => Math.max(most, step[2]), 0);
-  }
-  // Steps [top row, bottom row, bytes]: each slot counted, whether or not it shares in place.
-  liveBytes() {
-    const change = new Map(), add = (at, bytes) => change.set(at, (change.get(at) ?? 0) + bytes);
-    for (const { live, slots, size } of this.buffers) {
-      for (const [begin, end] of live) {
-        add(begin, slots * size);
-        add(end, -slots * size);
-      }
-    }
-    const positions = [...change.keys()].sort((a, b) => a - b);
-    let bytes = 0;
-    return positions.slice(0, -1).map((position, at) => {
-      bytes += change.get(position);
-      return [this.rows.top(position), this.rows.bottom(positions[at + 1]), bytes];
-    });
   }
   // The buffers live somewhere in the rows [top, bottom), largest first.
   liveIn(top, bottom) {
