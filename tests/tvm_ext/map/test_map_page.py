@@ -297,8 +297,15 @@ def test_names_are_only_names(open_page):
     ]
     page = open_page(table_of(Buffer(name, 64, ((0, 2),)) for name in names))
     assert page.run("return memoryMap.page.memory.buffers.map(b => b.name)") == names
-    page.run("memoryMap.page.choose(0)")
+    for at, name in enumerate(names):
+        page.run("memoryMap.page.choose(arguments[0])", at)
+        assert page.texts("#facts h2")[0] == name
+    assert {*page.texts("#peak-list td.name")} == {f"{name}" for name in names}
+    page.find("#find")[0].send_keys("</")
+    page.settle()
+    page.find("#results tr[data-buffer]")[0].click()
     assert page.texts("#facts h2")[0] == names[0]
+    assert page.find("img, b > script") == []
     assert page.complaints() == []
 
 

@@ -83,18 +83,12 @@ def statements(
     yield from (LeftAlone(name, n.name, n.text, n.scope) for n in function.found.left_alone)
     problems, notes = function.found.problems, []
     default = FOR_ASCEND if function.is_ascend else PLANNERS
-    names = dict.fromkeys(n for a in problems for n in ask.names(a.problem, default))
-    solvers: dict[str, Solver] = {n: partial(_solve, n, ask, known) for n in names}
-    if ask.stock and problems:
-        try:
-            solvers = {STOCK: stock_solver(name, func, function.found), **solvers}
-        except ValueError as error:
-            if STOCK in ask.planners:
-                raise
-            notes.append(str(error).removeprefix(f"function {name!r}: "))
+    names = [n for a in problems for n in ask.names(a.problem, default)]
     by_planner: dict[str, list[PlannedProblem]] = {}
-    for planner, solver in solvers.items():
+    for planner in dict.fromkeys([STOCK, *names] if ask.stock and problems else names):
         try:
+            is_stock, ours = planner == STOCK, partial(_solve, planner, ask, known)
+            solver = stock_solver(name, func, function.found) if is_stock else ours
             by_planner[planner] = _placements(problems, planner, solver)
         except ValueError as error:
             if planner != STOCK or STOCK in ask.planners:
