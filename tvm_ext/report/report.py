@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from passes.planning import html_table
+from tvm_ext.report.chart import Picture
 from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView, PlannedRun
 from tvm_ext.report.page import memory_data, page_of, run_data
-from tvm_ext.report.picture import Picture, picture_of
+from tvm_ext.report.picture import picture_of
 from tvm_ext.report.tables import left_lines, memory_tables, run_tables
 from tvm_ext.report.trace import trace_of
 from tvm_ext.text import Table, folded
