@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf
 
 from passes.planning.engine.blocks import BlockList, widened
-from passes.planning.engine.coalesce import cost_free, on_each_coalescing, rank
+from passes.planning.engine.coalesce import better, cost_free, on_each_coalescing, rank
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register
 from passes.planning.planners.exact import WeightedSearch, widenings
@@ -42,16 +42,29 @@ def best(problem: Problem, budget: Budget) -> Plan:
     Time that is given is used up unless the penalty is proven; nodes alone are a limit.
     """
     tracker = BudgetTracker(budget)
+    whole = BlockList(problem)
+    # Pairs in place are searched one way, then the other, which first fit has time for.
+    first = _fitted(whole, tracker) if problem.in_place and not problem.penalties else None
+    if first is not None and (first.status is Status.OPTIMAL or not tracker.left):
+        return replace(first, planner=NAME)
     blocks = sum(buffer.slots for buffer in problem.buffers)
     to_the_end = blocks <= EXACT_BLOCKS and bool(problem.in_place or problem.penalties)
     share = tracker.share(2 if to_the_end else 1)
-    whole = BlockList(problem)
     plan = on_each_coalescing(whole, lambda block_list: _cheapest(block_list, share))
+    if first is not None and plan.status is not Status.INFEASIBLE:
+        plan = better(problem, (plan, first))
     if plan.status is not Status.OPTIMAL and (problem.in_place or problem.penalties):
         plan = _exactly(whole, plan, tracker)
     if plan.status is Status.FEASIBLE and plan.penalty and budget.seconds is not None:
         plan = _relocated(whole, plan, tracker, inf)
+    if plan.status is Status.FEASIBLE and problem.penalties and tracker.left:
+        plan = better(problem, (plan, _fitted(whole, tracker)))
     return replace(plan, planner=NAME, nodes=tracker.used)
+
+
+def _fitted(block_list: BlockList, tracker: BudgetTracker) -> Plan:
+    """Return the plan of the planner `first_fit`."""
+    return on_each_coalescing(block_list, lambda each: fit(each, tracker))
 
 
 def _exactly(block_list: BlockList, plan: Plan, tracker: BudgetTracker) -> Plan:
@@ -87,8 +100,9 @@ def _cheapest(block_list: BlockList, tracker: BudgetTracker) -> Plan:
         return minimise(block_list, tracker)
     problem = block_list.problem
     free = BlockList(cost_free(problem))
-    found = minimise(free, tracker.share(FREE_PART))
+    found = fitting(free, tracker.share(FREE_PART))
     if found.fits:
+        found = minimise(free, tracker)
         return replace(block_list.plan(free.flat(found), NAME), status=found.status)
     blind = BlockList(replace(problem, penalties=()))
     found = fitting(blind, tracker.share(2))
@@ -103,7 +117,8 @@ def _relocated(
 ) -> Plan:
     """Return the best plan found by moving buffers, each with the offsets that it has now."""
     problem, wide = block_list.problem, _as_wide(block_list, plan)
-    if plan.penalty == 0 or wide.live_pairs + len(problem.penalties) > MOST_PAIRS:
+    is_large = wide.live_pairs + len(problem.penalties) > MOST_PAIRS
+    if plan.penalty == 0 or is_large or not tracker.left:
         return plan
     moved = wide.plan(improved(wide, wide.flat(plan), tracker, patience), NAME)
     other = block_list.plan_of(moved.offsets, NAME)

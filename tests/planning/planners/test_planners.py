@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every planner on problems with every feature: right plans, and as good as they claim."""
 
+import random
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -44,6 +47,29 @@ def test_plans_are_right_and_say_whether_they_fit(name, problem):
     assert violations_but_capacity(problem, plan) == []
     assert plan.fits == (problem.capacity is None or plan.peak <= problem.capacity)
     assert plan.peak >= lower_bound(problem)
+
+
+def crowded(seed, buffers=250):
+    """Return buffers of which about ten are live at once, most with a partner to be in place."""
+    rng = random.Random(seed)
+    begins = sorted(rng.randrange(2 * buffers) for _ in range(buffers))
+    lives = [(begin, begin + rng.randrange(2, 40)) for begin in begins]
+    made = [Buffer(str(n), rng.randrange(1, 99), (live,)) for n, live in enumerate(lives)]
+    follows = {begin: str(number) for number, (begin, _) in enumerate(lives)}
+    pairs = [(str(n), follows.get(end - 1)) for n, (_, end) in enumerate(lives)]
+    return Problem(tuple(made), in_place=[pair for pair in pairs if pair[1] is not None])
+
+
+@pytest.mark.parametrize("seed", [9, 22])
+def test_best_is_not_above_first_fit_where_time_ends(seed, monkeypatch):
+    # First fit ends in time; a search with the pairs in place leaves none for them apart.
+    peaks = {}
+    for name in ("first_fit", "best"):
+        ticks = count()  # Each look at the clock takes a millisecond
+        clock = SimpleNamespace(monotonic=lambda ticks=ticks: next(ticks) / 1000)
+        monkeypatch.setattr(planner, "time", clock)
+        peaks[name] = solve(crowded(seed), name, Budget(1 << 60, 1.5)).peak
+    assert peaks["best"] <= peaks["first_fit"]
 
 
 @swept(25, 5000, problems())
