@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tvm
 from relax_programs import parse
+from sweeps import sample
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -118,7 +119,10 @@ def test_each_memory_has_one_storage_and_the_attribute_says_what_lies_where():
     assert str(func.attrs[ATTRIBUTE]["status"]) == "optimal"
 
 
-@pytest.mark.parametrize("capacities", [(32 * KIB,), (16 * KIB, 16 * KIB), (64,)])
+CAPACITIES = [(32 * KIB,), (16 * KIB, 16 * KIB), (64,)]
+
+
+@pytest.mark.parametrize("capacities", sample(CAPACITIES, *CAPACITIES[1:]))
 @pytest.mark.parametrize("mod", [Residual, Calling], ids=["residual", "calling"])
 def test_a_cpu_runs_it_bit_for_bit(mod, capacities):
     target = chip(*capacities)
