@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_picture_of_savings_shows_the_bytes_of_its_table(tmp_path):
-    name = "squeezenet_stock_and_best.svg"
-    command = [sys.executable, str(ROOT / "docs" / "make_pictures.py"), name]
-    done = subprocess.run(
-        [*command, "--folder", str(tmp_path)], check=True, capture_output=True, text=True
-    )
+def test_the_picture_of_savings_shows_the_bytes_of_its_table(tmp_path, monkeypatch, capsys):
+    name, script = "squeezenet_stock_and_best.svg", ROOT / "docs" / "make_pictures.py"
+    monkeypatch.syspath_prepend(script.parent)
+    monkeypatch.setattr(sys, "argv", [str(script), name, "--folder", str(tmp_path)])
+    runpy.run_path(str(script), run_name="__main__")
     (row,) = re.findall(r"^\| squeezenet \|.*", (ROOT / "docs" / "savings.md").read_text(), re.M)
-    assert re.findall(r"([\d,]+) bytes", done.stdout) == re.findall(r"[\d,]{7,}", row)[:2]
+    assert (
+        re.findall(r"([\d,]+) bytes", capsys.readouterr().out) == re.findall(r"[\d,]{7,}", row)[:2]
+    )
     assert (tmp_path / name).read_text().startswith("<svg")
