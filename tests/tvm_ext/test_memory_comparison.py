@@ -177,7 +177,7 @@ ALIGNMENTS = {"llvm": 64, "sophgo/bm1684x-llvm": 4096, "cuda": 64}
 CASES = [(target, fuse) for target in ALIGNMENTS for fuse in (True, False)]
 
 
-@pytest.mark.parametrize("case", sample(CASES, *CASES[:3], CASES[-1]))
+@pytest.mark.parametrize("case", sample(CASES, *CASES[:3]))
 def test_a_small_network(small: tvm.IRModule, case: tuple[str, bool]):
     target, fuse = case
     check_network(small, target, ALIGNMENTS[target], fuse)
