@@ -43,7 +43,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, pytest.param(750, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("form", "scope"), CASES)
 def test_what_a_loop_carries_is_not_overwritten(form: str, scope: str, count: int):
     for number in range(count):
