@@ -89,6 +89,12 @@ class Drawn:
         """Return the names in rectangles, with their second lines."""
         return [e.text for e in self.texts if e.get("fill") == "#000000"]
 
+    def place(self, name: str) -> float:
+        """Return the position that a name stands at."""
+        groups = [g for g in self.root.iter(f"{SVG}g") if g.get("transform", "").startswith("tr")]
+        (found,) = (g for g in groups if name in [e.text for e in g.iter(f"{SVG}text")])
+        return self._number(self.across, float(re.findall(r"[\d.]+", found.get("transform"))[0]))
+
     def legend(self) -> set[str]:
         return {e.text for e in self.texts if e.get("fill") != "#000000"}
 
@@ -148,6 +154,14 @@ def test_in_place_pairs_are_marked_where_both_are_live():
     drawn = drawn_of(KERNEL, PLAN)
     assert drawn.boxes("url(#falling)") == about([(4, 5, 36864, 36864 + 20480)])
     assert "live in place" in drawn.legend()
+    # Each has its name where it is alone.
+    assert drawn.place("result") == pytest.approx((5 + 9) / 2, abs=0.02)
+    chain = (("a", 0, 4), ("b", 2, 6), ("c", 4, 8))
+    buffers = tuple(Buffer(name, 64, ((begin, end),)) for name, begin, end in chain)
+    problem = Problem(buffers, in_place=(("a", "b"), ("b", "c")))
+    plan = Plan({name: (0,) for name, *_ in chain}, 64, 0, "by hand", Status.OPTIMAL)
+    names = drawn_of(problem, plan)
+    assert [names.place(name) for name in "abc"] == pytest.approx([1, 3, 7], abs=0.02)
     apart = replace(PLAN, offsets={**PLACED, "result": (65536,)}, peak=65536 + 20480)
     assert "live in place" not in drawn_of(KERNEL, apart).legend()
 

@@ -125,17 +125,25 @@ def _slots(view: MemoryView, placed: PlannedProblem) -> Iterator[_Slot]:
                 yield _Slot((begin, low, end, low + buffer.size), label, buffer.name)
 
 
-def _in_place(problem: Problem, slots: Sequence[_Slot]) -> Iterator[Box]:
-    """Yield where an in-place pair shares bytes while both are live."""
-    of: defaultdict[str, list[Box]] = defaultdict(list)
-    for slot in slots:
-        of[slot.buffer].append(slot.box)
+def _in_place(problem: Problem, slots: Sequence[_Slot]) -> tuple[list[Box], list[Box]]:
+    """Return where in-place pairs share bytes while both are live, and where slots have names.
+
+    That is where they share with nothing; or else where they took bytes over.
+    """
+    of: defaultdict[str, list[int]] = defaultdict(list)
+    for at, slot in enumerate(slots):
+        of[slot.buffer].append(at)
+    shared: list[Box] = []
+    alone = [slot.box for slot in slots]
     for source, destination in problem.in_place:
-        for one in of[source]:
-            for two in of[destination]:
-                begin, end = max(one[0], two[0]), min(one[2], two[2])
-                if one[1] == two[1] and begin < end:
-                    yield begin, one[1], end, min(one[3], two[3])
+        for at, to in ((at, to) for at in of[source] for to in of[destination]):
+            (first, low, last, high), (begin, bottom, end, top) = slots[at].box, slots[to].box
+            if low == bottom and max(first, begin) < min(last, end):
+                shared.append((max(first, begin), low, min(last, end), min(high, top)))
+                alone[at] = (alone[at][0], low, min(begin, alone[at][2]), high)
+                alone[to] = (max(last, alone[to][0]), bottom, alone[to][2], top)
+    named = zip(alone, slots, strict=True)
+    return shared, [a if a[0] < a[2] else (one.box[0], a[1], a[0], a[3]) for a, one in named]
 
 
 def _map(panel: _Panel, chart: Chart) -> tuple[Chart, list[tuple[str, str, str]]]:
@@ -143,12 +151,13 @@ def _map(panel: _Panel, chart: Chart) -> tuple[Chart, list[tuple[str, str, str]]
     title, view, placed = panel
     problem, plan, slots = placed.problem, placed.plan, list(_slots(view, placed))
     (begin, end), (_, top), peak = chart.across, chart.up, {*placed.peak().live}
-    entries = []
+    entries: list[tuple[str, str, str]] = []
+    shared, named = _in_place(problem, slots)
     for label, fill, boxes in (
         ("live at the peak", AT_PEAK, [slot.box for slot in slots if slot.buffer in peak]),
         ("other buffers", OTHERS, [slot.box for slot in slots if slot.buffer not in peak]),
         ("reserved", "url(#rising)", [(begin, a, end, b) for a, b in problem.memory.reserved]),
-        ("live in place", "url(#falling)", list(_in_place(problem, slots))),
+        ("live in place", "url(#falling)", shared),
     ):
         chart.boxes(boxes, fill)
         entries += [(label, fill, EDGE)] if boxes else []
@@ -161,7 +170,7 @@ def _map(panel: _Panel, chart: Chart) -> tuple[Chart, list[tuple[str, str, str]]
                 chart.line((begin, value, end, value), colour, dashes)
             above = ", above the map" if value > top else ""
             entries.append((f"{name}: {format_bytes(value)}{above}", colour, "none"))
-    for box, name, buffer in slots:
+    for box, (_, name, buffer) in zip(named, slots, strict=True):
         cuts = ([f"{name[:letters]}…"] for letters in range(len(name) - 2, _SHORTEST - 1, -1))
         size = format_bytes(problem.buffers[problem.index[buffer]].size)
         chart.name(box, chain([[name, size], [name]], cuts))
