@@ -10,7 +10,7 @@ from dataclasses import replace
 from passes.ir import UPPER_BOUND, IRModule, PrimFunc, Target, declared_bounds, first_line
 from passes.pass_errors import error_context
 from passes.prim_func import memory_of
-from passes.relax import functions_in_order
+from passes.relax import functions_in_order, place_of
 from passes.shared_memory import SCOPES
 from tvm_ext.lowering import as_module, has_relax, known_target
 from tvm_ext.named_planners import STOCK
@@ -48,11 +48,17 @@ def of_program(program: Program, ask: Ask) -> Iterator[Finding]:
         assert program.target is not None
         tensors = list(network(mod, program.target, ask, order=view == "order"))
         yield from tensors
-        opened = open_dimensions(mod)
+        said: dict[str, str] = {}
         for _, func in functions_in_order(mod):
-            bounds |= declared_bounds(func)
-        bounds |= ask.upper_bounds
-        unknown = [name for name in opened if name not in bounds]
+            for name, size in {**ask.upper_bounds, **declared_bounds(func)}.items():
+                place = place_of(func, name)
+                if place != name or name not in said:
+                    said[name] = f"{place} = {size}"
+                bounds[name] = ask.upper_bounds.get(name, size)
+        if said:
+            places = ", ".join(said[name] for name in sorted(said))
+            yield f"planned at the upper bounds of symbolic dimensions: {places}"
+        unknown = [name for name in open_dimensions(mod) if name not in bounds]
         if unknown:
             known = [one for one in described_dimensions(mod) if one.split(" ")[0] in unknown]
             sizes, bind = ", ".join(known), bind_hint(unknown)

@@ -126,15 +126,6 @@ def network(mod: IRModule, target: Target, ask: Ask, *, order: bool = False) -> 
                 yield str(served)
     if orders[1:]:
         yield Table("bytes of activations that are live at once", orders, left=(0, 6))
-    bounds: dict[str, str] = {}
-    for _, func in functions_in_order(mod):
-        for name, size in {**ask.upper_bounds, **declared_bounds(func)}.items():
-            place = place_of(func, name)
-            if place != name or name not in bounds:
-                bounds[name] = f"{place} = {size}"
-    if bounds:
-        said = ", ".join(bounds[name] for name in sorted(bounds))
-        yield f"planned at the upper bounds of symbolic dimensions: {said}"
 
 
 def _order_row(name: str, one: FunctionOrder) -> tuple[str, ...]:
