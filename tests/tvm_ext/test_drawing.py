@@ -224,6 +224,11 @@ def test_names_are_only_names():
     picture = draw_plans([(name, problem, plan)])
     assert Drawn(picture.svg).names()[0] == name
     assert picture._repr_svg_() == picture.svg
+    title = "a title that is much longer than a map is wide, as of a lowered program: best\x00"
+    long = Drawn(draw_plans([(title, problem, plan)] * 2).svg).legend()
+    (shown,) = (text for text in long if "…" in text)
+    assert title.startswith(shown.partition("…")[0])
+    assert shown.endswith("lowered program: best�")
 
 
 # -------------------------------------------------------------------------------- timelines

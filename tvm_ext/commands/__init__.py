@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``tvm-ext plan``, and options of it and of those in ``comparison`` and ``map``."""
+"""The commands of ``tvm-ext``, and the options that they share."""

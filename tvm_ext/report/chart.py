@@ -6,6 +6,7 @@ A picture has no ground of its own, and ink that can be read on white and on bla
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -29,6 +30,8 @@ LINE = 15
 """Pixels from one line of text to the next."""
 _LETTER = 0.61
 """The width of a letter as a part of its height: names are in a font in which all are as wide."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+"""Signs that XML has no way to write."""
 _FONTS = "system-ui, 'DejaVu Sans', sans-serif", "ui-monospace, 'DejaVu Sans Mono', monospace"
 
 
@@ -68,7 +71,14 @@ def words(
 ) -> str:
     """Write a text at a place; `more` are attributes of SVG, with ``_`` for ``-``."""
     place = f'x="{x:.1f}" y="{y:.1f}" fill="{colour}" font-size="{size:g}"'
-    return f"<text {place}{_attributes(more)}>{escape(text)}</text>"
+    return f"<text {place}{_attributes(more)}>{escape(_CONTROL.sub('�', text))}</text>"
+
+
+def _cut(text: str, room: float, size: float) -> str:
+    """Return a text, cut in its middle where it has no room."""
+    letters = int(room / (_LETTER * size))
+    head = letters // 3
+    return text if len(text) <= letters else f"{text[:head]}…{text[head + 1 - letters :]}"
 
 
 def _attributes(given: Mapping[str, str]) -> str:
@@ -161,8 +171,9 @@ class Chart:
     ) -> None:
         """Write a title and a line above, ticks and a label below, and rows on the left."""
         left, top, right, bottom = self.place
-        self.parts.append(words(left, top - 24, title, size=14, font_weight="bold"))
-        self.parts.append(words(left, top - 8, summary))
+        room = right - left
+        above = words(left, top - 24, _cut(title, room, 14), size=14, font_weight="bold")
+        self.parts += [above, words(left, top - 8, _cut(summary, room, 10))]
         axis = f"M{left} {top}V{bottom}H{right}"
         for at, text in ticks:
             x, _ = self.pixels(at, self.up[0])

@@ -98,9 +98,9 @@ def memory_map(
             raise TypeError("memory_map: plans are of a Problem; of a program, name planners")
         given = tuple(PlannedProblem(name, what, plan) for name, plan in planners.items())
         return Report(what.name, (MemoryView(what.name, given),))
-    bounds, own = upper_bounds or {}, (capacity, alignment)
-    limits = (budget, False, bounds, progress)
-    ask = Ask(planners, scopes, functions, *limits, view, target, sizes, *own)
+    ask = Ask(planners, scopes, functions, budget, False, upper_bounds or {}, progress)
+    ask = replace(ask, view=view, target=target, sizes=sizes)
+    ask = replace(ask, capacity=capacity, alignment=alignment)
     shown = _asked(report_of(*_read(what, ask, title)), ask)
     if view != "rewrite":
         shown.need_memories()
@@ -125,9 +125,8 @@ def compare(
     note says whether our `StorageRewrite` gives the same IR as TVM's. All else is as in
     `memory_map`.
     """
-    limits = (budget, True, upper_bounds or {}, progress)
-    ask = Ask(compared_planners(planners), (), (), *limits, view, target, sizes)
-    return report_of(*_read(what, ask, title))
+    ask = Ask(compared_planners(planners), (), (), budget, True, upper_bounds or {}, progress)
+    return report_of(*_read(what, replace(ask, view=view, target=target, sizes=sizes), title))
 
 
 def _read(what: object, ask: Ask, title: str) -> tuple[str, Iterable[Finding]]:
