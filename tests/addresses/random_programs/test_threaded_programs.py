@@ -130,13 +130,13 @@ PASSES = {
 
 
 def races_under(mod: tvm.IRModule, name: str) -> bool:
-    return races(with_barriers(PASSES[name]()(mod))["main"], THREADS)
+    return races(with_barriers(PASSES[name]()(mod))["main"])
 
 
 @swept(15, 1500, threaded_programs())
 def test_no_thread_overwrites_what_another_has_still_to_read(mod: tvm.IRModule):
     note(mod.script())
-    assert not races(with_barriers(mod)["main"], THREADS)
+    assert not races(with_barriers(mod)["main"])
     for name in PASSES:
         assert not races_under(mod, name), name
 

@@ -27,7 +27,11 @@ from tvm.tirx.stmt import AttrStmt
 
 
 def replay(
-    kernel: tirx.PrimFunc, arguments: Mapping[str, Any], grid: Sequence[int], order: str = "forward"
+    kernel: tirx.PrimFunc,
+    arguments: Mapping[str, Any],
+    grid: Sequence[int],
+    order: str = "forward",
+    memory: type[SharedMemory] = SharedMemory,
 ) -> None:
     """Run a kernel on arguments by name: numbers, and flat arrays, into which it writes.
 
@@ -38,7 +42,7 @@ def replay(
     given = [arguments[param.name.removesuffix("_ptr")] for param in kernel.params]
     chosen = random.Random(0)
     for block in _grid(dict(zip(program.blocks, grid, strict=True))):
-        shared = SharedMemory()
+        shared = memory()
         threads = {_number(thread, program.threads): thread for thread in _grid(program.threads)}
         running = {at: program.run(block, t, at, shared, *given) for at, t in threads.items()}
         while running:
@@ -145,8 +149,7 @@ class _Program:
         elif isinstance(op, tirx.AllocBuffer):
             scope = str(op.buffer.ty.storage_scope)
             if scope.startswith("shared"):
-                self.places[op.buffer.__chandle__()] = "shared", str(self.memories)
-                self.memories += 1
+                self.places[op.buffer.__chandle__()] = "shared", self._memory(op.buffer.ty)
             else:
                 name = self._name(op.buffer)
                 self._add(depth, f"{name} = _Registers()")
@@ -178,6 +181,13 @@ class _Program:
         elif not isinstance(op, tirx.AssertStmt):
             raise NotImplementedError(type(op).__name__)
 
+    def _memory(self, ty: Any) -> str:
+        """Return where a buffer begins: in its own memory, or at its address in its scope's."""
+        if len(ty.allocated_addr):
+            return f"{str(ty.storage_scope)!r}, {int(ty.allocated_addr[0])}"
+        self.memories += 1
+        return f"{self.memories}, 0"
+
     def _body(self, op: Any, depth: int) -> None:
         self._add(depth + 1, "pass")
         self._statement(op, depth + 1)
@@ -207,7 +217,7 @@ class _Program:
 
     def _access(self, buffer: Any, memory: str, index: str) -> str:
         width = -(-buffer.ty.dtype.dtype.bits // 8)
-        return f"_t, {memory}, ({index}) * {width}, {width}, {buffer.name!r}"
+        return f"_t, {memory} + ({index}) * {width}, {width}, {buffer.name!r}"
 
     def _elements(self, buffer: Any, index: Any) -> Any:
         """Return the scalar indices of an access, as text: one, or a list of them."""
@@ -284,6 +294,13 @@ class _Program:
             access = self._access(load.source, place, self._expr(load.indices[0]))
             assert kind == "shared"
             return f"_sh.add({access}, {self._expr(op.args[2])})"
+        if name == "call_extern" and str(op.args[0].value) == "reads":
+            pointer, size = op.args[1], int(op.args[2].value)
+            load = pointer.args[0] if str(pointer.op.name).endswith("address_of") else None
+            buffer = pointer.args[0] if load is None else load.source
+            index = "0" if load is None else self._expr(load.indices[0])
+            access = self._access(buffer, self.places[buffer.__chandle__()][1], index)
+            return f"_sh.read_all({size}, {access})"
         if name == "s_tir.cp_async_raw":
             return self._copy(op)
         if name.startswith("ptx.cp_async_"):

@@ -42,13 +42,7 @@ class SharedMemory:
         self.writers.clear()
 
     def read(self, thread: int, memory: int, at: int, width: int, name: str) -> Any:
-        for byte in range(at, at + width):
-            key = memory, byte
-            self._check_arrived(key, name)
-            if self.writers.get(key, thread) != thread:
-                raise FaultError(f"{name}: thread {thread} reads byte {byte} that another writes")
-            if self.readers.setdefault(key, thread) != thread:
-                self.readers[key] = -1
+        self.note_read(thread, memory, range(at, at + width), name)
         cell = self.cells.get((memory, at))
         if cell is None:
             raise FaultError(f"{name}: thread {thread} reads byte {at}, which nobody wrote")
@@ -62,7 +56,26 @@ class SharedMemory:
         # Several threads may write one value, as TVM lets them.
         is_same = cell is not None and (cell.name, cell.width) == (name, width)
         is_same = is_same and cell is not None and cell.value == value
-        for byte in range(at, at + width):
+        self.note_write(thread, memory, range(at, at + width), name, is_same)
+        for byte in range(at + 1, at + width):
+            self.cells.pop((memory, byte), None)
+        for before in range(1, 16):  # What it overlaps from the left is gone.
+            other = self.cells.get((memory, at - before))
+            if other is not None and other.width > before:
+                del self.cells[memory, at - before]
+        self.cells[memory, at] = _Cell(width, value, name)
+
+    def note_read(self, thread: int, memory: Any, places: range, name: str) -> None:
+        for byte in places:
+            key = memory, byte
+            self._check_arrived(key, name)
+            if self.writers.get(key, thread) != thread:
+                raise FaultError(f"{name}: thread {thread} reads byte {byte} that another writes")
+            if self.readers.setdefault(key, thread) != thread:
+                self.readers[key] = -1
+
+    def note_write(self, thread: int, memory: Any, places: range, name: str, is_same: bool) -> None:
+        for byte in places:
             key = memory, byte
             self._check_arrived(key, name)
             if self.readers.get(key, thread) != thread:
@@ -71,13 +84,6 @@ class SharedMemory:
                 if not is_same:
                     raise FaultError(f"{name}: thread {thread} writes byte {byte} as another does")
                 self.writers[key] = -1
-            if byte != at:
-                self.cells.pop(key, None)
-        for before in range(1, 16):  # What it overlaps from the left is gone.
-            other = self.cells.get((memory, at - before))
-            if other is not None and other.width > before:
-                del self.cells[memory, at - before]
-        self.cells[memory, at] = _Cell(width, value, name)
 
     def copy(self, thread: int, memory: int, at: int, width: int, name: str, values: Any) -> None:
         """Begin to copy elements: they arrive some time before they are waited for."""
