@@ -38,7 +38,7 @@ def lower_bound(problem: Problem) -> int:
     """
     columns = problem.columns
     bound = int(columns.sizes.max(initial=0))
-    if problem.memory.reserved or any(buffer.pinned for buffer in problem.buffers):
+    if problem.memory.reserved or problem.pins:
         bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
     alignments: list[int] = np.unique(columns.alignments).tolist()
     for unit in sorted({*alignments, math.gcd(*alignments)} - {0}):

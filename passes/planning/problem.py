@@ -204,6 +204,11 @@ class Problem:
         return Columns.of(self)
 
     @cached_property
+    def pins(self) -> dict[int, tuple[int, ...]]:
+        """The offsets of pinned buffers, in bytes, by index."""
+        return {i: b.pinned for i, b in enumerate(self.buffers) if b.pinned is not None}
+
+    @cached_property
     def sharing(self) -> Sharing:
         """The in-place pairs that some plan can put in place, with the costs of pairs."""
         return Sharing(self)
@@ -276,19 +281,20 @@ def _check_pairs(problem: Problem) -> None:
 
 
 def _check_pins(problem: Problem) -> None:
-    for buffer in problem.buffers:
-        if buffer.pinned is None:
-            continue
+    for index, pinned in problem.pins.items():
+        buffer = problem.buffers[index]
         alignment = problem.alignment_of(buffer)
-        for offset in buffer.pinned:
+        for offset in pinned:
             where = f"{problem.name}: buffer {buffer.name!r} is pinned at {offset}"
             if offset % alignment:
                 raise ValueError(f"{where}, which is not a multiple of its alignment {alignment}")
             for begin, end in problem.memory.reserved:
                 if max(begin, offset) < min(end, offset + buffer.size):
                     raise ValueError(f"{where}, inside the reserved range [{begin}, {end})")
-    pinned = {buffer.name: buffer.pinned or () for buffer in problem.buffers}
-    for (begin, index, slot), (other_begin, other, other_slot) in slots_that_meet(problem, pinned):
+    if not problem.pins:
+        return
+    offsets = {buffer.name: buffer.pinned or () for buffer in problem.buffers}
+    for (begin, index, slot), (other_begin, other, other_slot) in slots_that_meet(problem, offsets):
         first, second = problem.buffers[index], problem.buffers[other]
         same_place = (begin, slot) == (other_begin, other_slot)
         if _may_not_share(problem, first, second, same_place):
@@ -338,9 +344,11 @@ def _check_total(problem: Problem) -> None:
 def _most_bytes(problem: Problem) -> int:
     """Return an end that buffers laid out one after the other, above all that is fixed, have."""
     fixed = [end for _, end in problem.memory.reserved]
-    fixed += [max(b.pinned) + b.size for b in problem.buffers if b.pinned is not None]
+    fixed += [max(pinned) + problem.buffers[i].size for i, pinned in problem.pins.items()]
+    common = problem.memory.alignment
     return max(fixed, default=0) + sum(
-        buffer.slots * (buffer.size + problem.alignment_of(buffer)) for buffer in problem.buffers
+        buffer.slots * (buffer.size + math.lcm(buffer.alignment, common))
+        for buffer in problem.buffers
     )
 
 

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
 
 from passes.planning.buffer import ADDRESS_LIMIT, Buffer, Penalty
 from passes.planning.plan import Plan
-from passes.planning.problem import Problem
+from passes.planning.problem import Ints, Problem
 from target_hw.memory import as_plain, is_byte_count
 
 
@@ -49,17 +50,37 @@ def violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
         yield Violation("offset", (name,), message)
     if wrong:
         return
-    unplaced = list(_unplaced(problem, plan))
+    slots = _slots(problem, plan)
+    unplaced = list(_unplaced(problem, plan, slots))
     yield from unplaced
-    for buffer in _suspects(problem, plan):
+    for buffer in _suspects(problem, slots):
         yield from _misplaced(problem, plan, buffer)
-    yield from _overlapping(problem, plan)
+    yield from _overlapping(problem, plan, slots)
     for first, second in problem.separations:
         if _shared(problem, plan, first, second):
             message = f"{first!r} and {second!r} are separated but share bytes"
             yield Violation("separated", (first, second), message)
     if not unplaced:
-        yield from _misstated(problem, plan)
+        yield from _misstated(problem, plan, slots)
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """The slots of all buffers, one after the other."""
+
+    counts: Ints  # Of each buffer: how many it has
+    owners: list[int]  # Of each slot: the index of its buffer, the first byte, and that after all
+    begins: list[int]
+    ends: list[int]
+
+
+def _slots(problem: Problem, plan: Plan) -> _Slots:
+    rows = [plan.offsets.get(buffer.name, ()) for buffer in problem.buffers]
+    counts = np.fromiter(map(len, rows), np.int64, len(rows))
+    owners = np.repeat(np.arange(len(rows)), counts)
+    begins = [at for row in rows for at in row]
+    sizes = problem.columns.sizes[owners].tolist()
+    return _Slots(counts, owners.tolist(), begins, list(map(add, begins, sizes)))
 
 
 def _are_offsets(given: object) -> bool:
@@ -68,7 +89,10 @@ def _are_offsets(given: object) -> bool:
     return isinstance(given, tuple | list) and all(is_byte_count(as_plain(at)) for at in given)
 
 
-def _unplaced(problem: Problem, plan: Plan) -> Iterator[Violation]:
+def _unplaced(problem: Problem, plan: Plan, slots: _Slots) -> Iterator[Violation]:
+    is_plain = (slots.counts == problem.columns.slots).all()
+    if is_plain and len(plan.offsets) == len(problem.buffers):
+        return
     for buffer in problem.buffers:
         offsets = plan.offsets.get(buffer.name)
         if offsets is None:
@@ -96,27 +120,23 @@ def _offsets(plan: Plan, buffer: Buffer) -> tuple[int, ...]:
     return plan.offsets.get(buffer.name, ())
 
 
-def _suspects(problem: Problem, plan: Plan) -> Iterator[Buffer]:
+def _suspects(problem: Problem, slots: _Slots) -> Iterator[Buffer]:
     """Yield the buffers whose own offsets may be wrong: there can be a million that are right."""
     columns, memory = problem.columns, problem.memory
-    rows = [_offsets(plan, buffer) for buffer in problem.buffers]
-    counts = np.fromiter(map(len, rows), np.int64, len(rows))
-    owners = np.repeat(np.arange(len(rows)), counts)
-    given = [at for row in rows for at in row]
-    if max(given, default=0) >= ADDRESS_LIMIT or min(given, default=0) <= -ADDRESS_LIMIT:
+    if max(slots.ends, default=0) >= ADDRESS_LIMIT or min(slots.begins, default=0) < 0:
         yield from problem.buffers
         return
-    offsets = np.array(given, dtype=np.int64)
-    ends = offsets + columns.sizes[owners]
-    wrong = (offsets < 0) | (offsets % columns.alignments[owners] != 0)
+    given = slots.begins, slots.ends, slots.owners
+    offsets, ends, owners = (np.array(each, dtype=np.int64) for each in given)
+    wrong = offsets % columns.alignments[owners] != 0
     if memory.capacity is not None:
         wrong |= ends > memory.capacity
     for low, high in memory.reserved:
         wrong |= np.maximum(low, offsets) < np.minimum(high, ends)
-    found = np.bincount(owners[wrong], minlength=len(rows)) > 0
-    for buffer, is_found in zip(problem.buffers, found.tolist(), strict=True):
-        if is_found or buffer.pinned is not None:
-            yield buffer
+    found = np.bincount(owners[wrong], minlength=len(problem.buffers)) > 0
+    found[list(problem.pins)] = True
+    for index in np.flatnonzero(found).tolist():
+        yield problem.buffers[index]
 
 
 def _misplaced(problem: Problem, plan: Plan, buffer: Buffer) -> Iterator[Violation]:
@@ -150,11 +170,21 @@ class _Placed(NamedTuple):
     slot: int
 
 
-def _overlapping(problem: Problem, plan: Plan) -> Iterator[Violation]:
+def _overlapping(problem: Problem, plan: Plan, slots: _Slots) -> Iterator[Violation]:
     """Yield each pair of slots that share bytes while both are live, except rightly in place."""
     in_place = {frozenset(pair) for pair in problem.in_place}
     seen = set()
-    for first, second in _live_overlaps(problem, plan):
+    firsts = np.cumsum(slots.counts) - slots.counts
+    for pair_of_slots in _live_overlaps(problem, slots):
+        first, second = (
+            _Placed(
+                slots.begins[at],
+                slots.ends[at],
+                problem.buffers[slots.owners[at]].name,
+                at - int(firsts[slots.owners[at]]),
+            )
+            for at in pair_of_slots
+        )
         pair = frozenset((first, second))
         if pair in seen:
             continue
@@ -176,57 +206,53 @@ def _overlapping(problem: Problem, plan: Plan) -> Iterator[Violation]:
             yield Violation("in place", names, message)
 
 
-def _live_overlaps(problem: Problem, plan: Plan) -> Iterator[tuple[_Placed, _Placed]]:
+def _live_overlaps(problem: Problem, slots: _Slots) -> Iterator[tuple[int, int]]:
     """Yield pairs of slots that share bytes at a position where both are live.
 
     `apart` holds live slots that are pairwise disjoint, sorted by offset, so that a new slot meets
     only its neighbours there; `piled` holds the few others (in-place partners, wrong ones).
     """
-    slots: list[_Placed] = []
-    begins: list[int] = []
-    ends: list[int] = []
-    for buffer in problem.buffers:
-        if buffer.size == 0:
-            continue
-        for slot, offset in enumerate(_offsets(plan, buffer)):
-            placed = _Placed(offset, offset + buffer.size, buffer.name, slot)
-            for begin, end in buffer.live:
-                slots.append(placed)
-                begins.append(begin)
-                ends.append(end)
+    columns, begins, ends = problem.columns, slots.begins, slots.ends
+    sized = columns.sizes[columns.owners] > 0
+    live_begins, live_ends, owners = (
+        each[sized] for each in (columns.begins, columns.ends, columns.owners)
+    )
+    # A life is that of each of the buffer's slots.
+    counts = slots.counts[owners]
+    lives = np.repeat(np.arange(len(owners)), counts)
+    number = np.arange(len(lives)) - np.repeat(np.cumsum(counts) - counts, counts)
+    slot_of = ((np.cumsum(slots.counts) - slots.counts)[owners[lives]] + number).tolist()
     # At one position, ends come first.
-    events = np.argsort(np.array(ends + begins, dtype=np.int64), kind="stable").tolist()
+    positions = np.concatenate((live_ends[lives], live_begins[lives]))
+    events = np.argsort(positions, kind="stable").tolist()
 
     lows: list[int] = []  # The first bytes of `apart`
-    apart: list[_Placed] = []
-    piled: list[_Placed] = []
+    apart: list[int] = []
+    piled: list[int] = []
     for event in events:
-        placed = slots[event % len(slots)]
-        at = bisect_left(lows, placed.begin)
-        if event < len(slots):
-            if apart[at : at + 1] == [placed]:
+        slot = slot_of[event % len(slot_of)]
+        begin, end = begins[slot], ends[slot]
+        at = bisect_left(lows, begin)
+        if event < len(slot_of):
+            if apart[at : at + 1] == [slot]:
                 del apart[at], lows[at]
             else:
-                piled.remove(placed)
+                piled.remove(slot)
             continue
-        met = [p for p in piled if max(p.begin, placed.begin) < min(p.end, placed.end)]
-        met += _sharing_with(apart, at, placed)
+        met = [other for other in piled if max(begins[other], begin) < min(ends[other], end)]
+        if at and ends[apart[at - 1]] > begin:
+            met.append(apart[at - 1])
+        above = at
+        while above < len(apart) and lows[above] < end:
+            met.append(apart[above])
+            above += 1
         if met:
-            piled.append(placed)
+            piled.append(slot)
         else:
-            apart.insert(at, placed)
-            lows.insert(at, placed.begin)
+            apart.insert(at, slot)
+            lows.insert(at, begin)
         for other in met:
-            yield other, placed
-
-
-def _sharing_with(apart: Sequence[_Placed], at: int, placed: _Placed) -> Iterator[_Placed]:
-    """Yield the slots, sorted by offset, that share bytes with one whose place is `at`."""
-    if at and apart[at - 1].end > placed.begin:
-        yield apart[at - 1]
-    while at < len(apart) and apart[at].begin < placed.end:
-        yield apart[at]
-        at += 1
+            yield other, slot
 
 
 def _shared(problem: Problem, plan: Plan, first: str, second: str) -> list[tuple[int, int]]:
@@ -240,10 +266,9 @@ def _shared(problem: Problem, plan: Plan, first: str, second: str) -> list[tuple
     ]
 
 
-def _misstated(problem: Problem, plan: Plan) -> Iterator[Violation]:
+def _misstated(problem: Problem, plan: Plan, slots: _Slots) -> Iterator[Violation]:
     """Yield what the plan says of itself and is not so."""
-    ends = (max(_offsets(plan, b), default=-b.size) + b.size for b in problem.buffers)
-    peak = max(ends, default=0)
+    peak = max(slots.ends, default=0)
     if plan.peak != peak:
         yield Violation("peak", (), f"the peak is {peak}, the plan says {plan.peak}")
     penalty = sum(charge(problem, plan, p) for p in problem.penalties)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, pairwise, product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,8 @@ class BlockList:
         self.alignments: list[int] = columns.alignments[buffer_of].tolist()
         self.pinned = {
             block: offset
-            for first, buffer in zip(self.first, problem.buffers, strict=False)
-            for block, offset in enumerate(buffer.pinned or (), first)
+            for index, pinned in problem.pins.items()
+            for block, offset in enumerate(pinned, self.first[index])
         }
 
     def __len__(self) -> int:
@@ -111,7 +111,9 @@ class BlockList:
         by_begin = np.argsort(begins, kind="stable")
         rank = np.empty_like(by_begin)
         rank[by_begin] = np.arange(len(by_begin))
-        apart = [self.separated.get(block, []) for block in range(len(self))]
+        apart = np.zeros(len(self) + 1, dtype=np.int64)
+        for block, others in self.separated.items():
+            apart[block + 1] = len(others)
         buckets = -(-len(begins) // BUCKET)
         reserved = self.problem.memory.reserved
         most_pieces = int(np.bincount(owners, minlength=1).max())
@@ -124,8 +126,8 @@ class BlockList:
             "owner": owners[by_begin],
             "piece_begins": np.searchsorted(owners, np.arange(len(self) + 1)),
             "piece": rank,
-            "apart_begins": list(accumulate(map(len, apart), initial=0)),
-            "apart": [other for row in apart for other in row],
+            "apart_begins": np.cumsum(apart),
+            "apart": [other for b in sorted(self.separated) for other in self.separated[b]],
             "reserved_begin": [begin for begin, _ in reserved],
             "reserved_end": [end for _, end in reserved],
             "leaves": 1 << max(0, buckets - 1).bit_length(),
@@ -297,10 +299,9 @@ class BlockList:
         peak, penalty = self.peak(offsets), self.penalty(offsets)
         status = self._status(peak, penalty)
         offsets = list(map(int, offsets))
-        placed = {
-            buffer.name: tuple(offsets[begin:end])
-            for buffer, (begin, end) in zip(self.problem.buffers, pairwise(self.first), strict=True)
-        }
+        names = [buffer.name for buffer in self.problem.buffers]
+        rows = (tuple(offsets[begin:end]) for begin, end in pairwise(self.first))
+        placed = dict(zip(names, zip(offsets) if len(names) == len(self) else rows, strict=True))
         return Plan(placed, int(peak), penalty, planner, status, nodes)
 
     def plan_of(self, offsets: Mapping[str, tuple[int, ...]], planner: str, nodes: int = 0) -> Plan:
