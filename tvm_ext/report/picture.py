@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -31,6 +32,7 @@ _ABOVE, _BELOW, _LEFT = 44, 44, 74
 """Pixels above, below and to the left of a map."""
 _SHORTEST = 4
 """Letters of a name that still say something."""
+_WORDS = re.compile(r"(?<=[./ ])(?=[^./ \[])")
 AT_PEAK, OTHERS = PALETTE[2], "#8cc8ee"
 """Buffers that are live at the peak of their plan, and all others."""
 _LINES = {"capacity": (INK, "none"), "peak": ("#d1495b", "5 2"), "lower bound": ("#3f7fd0", "2 2")}
@@ -146,6 +148,13 @@ def _in_place(problem: Problem, slots: Sequence[_Slot]) -> tuple[list[Box], list
     return shared, [a if a[0] < a[2] else (one.box[0], a[1], a[0], a[3]) for a, one in named]
 
 
+def _shorter(name: str) -> Iterator[str]:
+    """Yield a name ever shorter: its last words say more than the first, which many have."""
+    parts = _WORDS.split(name)
+    yield from (f"…{''.join(parts[at:])}" for at in range(1, len(parts)))
+    yield from (f"{parts[-1][:n]}…" for n in range(len(parts[-1]) - 1, _SHORTEST - 1, -1))
+
+
 def _map(panel: _Panel, chart: Chart) -> tuple[Chart, list[tuple[str, str, str]]]:
     """Draw a map; return the entries of its legend, too."""
     title, view, placed = panel
@@ -171,9 +180,8 @@ def _map(panel: _Panel, chart: Chart) -> tuple[Chart, list[tuple[str, str, str]]
             above = ", above the map" if value > top else ""
             entries.append((f"{name}: {format_bytes(value)}{above}", colour, "none"))
     for box, (_, name, buffer) in zip(named, slots, strict=True):
-        cuts = ([f"{name[:letters]}…"] for letters in range(len(name) - 2, _SHORTEST - 1, -1))
         size = format_bytes(problem.buffers[problem.index[buffer]].size)
-        chart.name(box, chain([[name, size], [name]], cuts))
+        chart.name(box, chain([[name, size], [name]], ([cut] for cut in _shorter(name))))
     summary = [counted(len(problem.buffers), "buffer")]
     if 0 < placed.bound < plan.peak:
         summary.append(f"{plan.peak / placed.bound:.4g} × the lower bound")
