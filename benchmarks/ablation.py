@@ -66,7 +66,9 @@ LAYER_GROUP: Mapping[str, Callable[[], Any]] = {
     "channels on cores": without_channels_on_cores,
     "halos kept": lambda: patch.dict(search.HALOS, {"cheapest": (False,)}),
     "columns": lambda: patch.object(
-        search, "cuts_to_try", lambda *given: cut.cuts_to_try(*given)[:1]
+        search,
+        "cuts_to_try",
+        lambda *given: tuple(x for x in cut.cuts_to_try(*given) if not x.is_further),
     ),
     "balance of transfers": without_balance,
     "waiting of layers alone": lambda: patch.object(

@@ -67,7 +67,7 @@ def planned_chain(slices: int, keep: bool = False, kib: int | None = None) -> Pl
         )
         chip = Chip(memory, chip.machine, chip.planner)
     group = NetworkIndex(block.network).group(0, len(block.network.layers) - 1)
-    planned = plan_group(group, Cut.of(h=slices, keep_rows=keep), chip)
+    planned = plan_group(group, Cut(h=slices, keep_rows=keep), chip)
     if planned is None:
         raise ValueError(f"the chain does not fit in {slices} slices")
     check(planned.local.problem, planned.plan)

@@ -42,11 +42,11 @@ def as_one_group(mod, cuts):
         for letter in "nh"
     }
     n, h = min(cuts[0], most["n"]), min(cuts[1], most["h"])
-    cut = Cut.of(n=n, h=h, keep_rows=cuts[5], part_bytes=cuts[3])
+    cut = Cut(n=n, h=h, keep_rows=cuts[5], part_bytes=cuts[3])
     if cuts[3] and cuts[4]:
         cut = replace(cut, cores=max(2, cuts[2]), by_channels=True)
     else:
-        cut = replace(cut, cores=cuts[2] if cut.can_share(cuts[2]) else 1)
+        cut = replace(cut, cores=1 if cut.counts[cut.outermost or "n"] % cuts[2] else cuts[2])
     found = grouped(mod, {everything(mod): cut}, kib=256)
     return None if found is None else found[0]
 

@@ -115,7 +115,7 @@ def test_a_group_that_moves_more_than_its_layers_is_left_alone(monkeypatch):
     def one_row_at_a_time(network, target, **_options):
         found = plan_layer_groups(network, target)
         group = NetworkIndex(network).group(0, 1)
-        planned = plan_group(group, Cut.of(h=12), chip())
+        planned = plan_group(group, Cut(h=12), chip())
         return replace(found, groups=(planned,), left={})
 
     monkeypatch.setattr(layer_group_pass, "plan_layer_groups", one_row_at_a_time)

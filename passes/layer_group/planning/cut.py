@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -26,8 +25,11 @@ class Cut:
     Raises ValueError if cores are to share slices, and cannot have equally many.
     """
 
-    # Number of slices along each of `LETTERS`. All rows come before the next columns.
-    numbers: tuple[int, ...] = (1,) * len(LETTERS)
+    # Numbers of slices along the axes of each of `LETTERS`. All rows come before the next columns.
+    n: int = 1
+    d: int = 1
+    w: int = 1
+    h: int = 1
     keep_rows: bool = False  # Whether halos of rows stay in local memory; else they are recomputed
     # Bytes a lane of the parts of tensors, for each layer in parts (see `loops`); 0 where none is
     part_bytes: int = 0
@@ -36,34 +38,13 @@ class Cut:
     by_channels: bool = False
 
     def __post_init__(self) -> None:
-        if not self.can_share(self.cores):
+        if not self.by_channels and self.counts[self.outermost or LETTERS[0]] % self.cores:
             raise ValueError(f"{self.cores} cores cannot have equally many slices each: {self}")
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        keep_rows: bool = False,
-        part_bytes: int = 0,
-        cores: int = 1,
-        by_channels: bool = False,
-        **numbers: int,
-    ) -> Cut:
-        """Return a cut, given the number of slices along letters; one along the others."""
-        every = tuple(numbers.pop(letter, 1) for letter in LETTERS)
-        if numbers:
-            raise ValueError(f"no axis with the letter {min(numbers)!r} is cut, but {LETTERS!r}")
-        return cls(every, keep_rows, part_bytes, cores, by_channels)
-
-    def along(self, **numbers: int) -> Cut:
-        """Return the same cut with other numbers of slices along some letters."""
-        every = self.counts | numbers
-        return replace(self, numbers=tuple(every[letter] for letter in LETTERS))
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """Slices on the axes with each letter, outermost first."""
-        return dict(zip(LETTERS, self.numbers, strict=True))
+        return {letter: getattr(self, letter) for letter in LETTERS}
 
     @cached_property
     def runs(self) -> dict[str, int]:
@@ -74,7 +55,7 @@ class Cut:
     @cached_property
     def steps(self) -> int:
         """Number of slices in all."""
-        return prod(self.numbers)
+        return prod(self.counts.values())
 
     @cached_property
     def turns(self) -> int:
@@ -97,42 +78,29 @@ class Cut:
         cores = f" on {self.cores} cores along {self.shared}" if self.shared else ""
         return (", ".join(slices) or "one slice") + cores
 
-    def can_share(self, cores: int) -> bool:
-        """Return whether so many cores have equally many slices each."""
-        return self.by_channels or self.counts[self.outermost or LETTERS[0]] % cores == 0
+    @property
+    def is_further(self) -> bool:
+        """Whether it cuts along other axes than are cut first."""
+        return any(self.counts[letter] > 1 for letter in FURTHER)
 
 
 @lru_cache(maxsize=1 << 10)
-def cuts_to_try(most: tuple[int, ...], cores: int = 1) -> tuple[tuple[Cut, ...], ...]:
-    """Return rows of cuts, given how many slices there are along each of `LETTERS` at most.
+def cuts_to_try(most: tuple[int, ...], cores: int = 1) -> tuple[Cut, ...]:
+    """Return cuts of ever more slices, given how many there are along each of `LETTERS` at most.
 
-    The first row has ever more slices of the batch, then of the rows. Each other one is for more
-    slices along the other letters, and has ever fewer slices of the rows.
+    The letters follow each other as in `FIRST`, then `FURTHER`. Each cut has as many slices, or a
+    few more, as `cores` can share equally.
     """
-    most_of = dict(zip(LETTERS, most, strict=True))
-    rows = most_of[ROWS]
-    found = [_shared_by(cores, _ever_more(most_of, FIRST))]
-    tall = [n for n in reversed(slice_counts(rows)) if 8 * n >= rows]
-    for further in list(_ever_more(most_of, FURTHER))[1:]:
-        wide = further.along(n=most_of["n"])
-        found.append(_shared_by(cores, [wide.along(**{ROWS: count}) for count in tall]))
-    return tuple(found)
-
-
-def _ever_more(most: Mapping[str, int], letters: str) -> Iterator[Cut]:
-    """Yield cuts along the first letter up to its most slices, then along the next one, too."""
-    cut = Cut()
-    yield cut
-    for letter in letters:
-        for count in slice_counts(most[letter])[1:]:
-            yield (cut := cut.along(**{letter: count}))
-
-
-def _shared_by(cores: int, every: Iterable[Cut]) -> tuple[Cut, ...]:
-    """Return cuts with as many slices, or a few more, shared equally by the cores."""
-    letters = ((cut, cut.outermost or ROWS) for cut in every)
-    more = (cut.along(**{x: -(-cut.counts[x] // cores) * cores}) for cut, x in letters)
-    return tuple(replace(cut, cores=cores) for cut in dict.fromkeys(more))
+    found = [Cut()]
+    for letter in FIRST + FURTHER:
+        for count in slice_counts(most[LETTERS.index(letter)])[1:]:
+            found.append(replace(found[-1], **{letter: count}))
+    shared = []
+    for cut in found:
+        letter = cut.outermost or ROWS
+        count = -(-cut.counts[letter] // cores) * cores
+        shared.append(replace(cut, cores=cores, **{letter: count}))
+    return tuple(dict.fromkeys(shared))
 
 
 def slice_counts(extent: int) -> list[int]:

@@ -224,7 +224,7 @@ def with_layouts(index: NetworkIndex, left: Mapping[str, str]) -> dict[str, str]
 def _does_not_fit(index: NetworkIndex, chip: Chip, number: int) -> str:
     """Return what a layer needs alone, if its smallest slice needs more than the capacity."""
     layer, group = index.network.layers[number], index.group(number, number)
-    cut = Cut(part_bytes=1).along(**chip.lanes.most_slices(index, layer))
+    cut = Cut(part_bytes=1, **chip.lanes.most_slices(index, layer))
     slices = sliced(group, cut, chip)
     sizes = lane_bytes(slices, chip.lanes)
     needed, working = sum(sizes.values()), sizes[layer.name]

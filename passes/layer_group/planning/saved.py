@@ -109,7 +109,7 @@ def _read_group(data: Any, where: str) -> SavedGroup:
             raise ValueError(f"{where}: {name!r} must be one of {[*known]}, got {value!r}")
     how = {"part_bytes": data.get("part_bytes", 0), "cores": data.get("cores", 1)}
     try:
-        cut = Cut.of(keep_rows=_HALOS[halo], by_channels=_SHARES[share], **how, **slices)
+        cut = Cut(keep_rows=_HALOS[halo], by_channels=_SHARES[share], **how, **slices)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     return SavedGroup(where, tuple(layers), cut)

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for groups: what a group costs, and how a network is cut into groups that fit."""
+"""The search for groups: which groups a network is cut into, and how each of them is cut."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from passes.layer_group.planning.cost import TRANSFERS, Cost, cost_alone
-from passes.layer_group.planning.cut import ROWS, Cut, cuts_to_try
+from passes.layer_group.planning.cut import ROWS, Cut, cuts_to_try, slice_counts
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.loops import part_loops
 from passes.layer_group.planning.network import NetworkIndex
@@ -102,11 +101,11 @@ class GroupSearch:
         self.price = 0  # Of all that was looked at by `dynamic_programming`
         self._repeats = Repeats(index, self.known.numbers)
 
-    def cuts(self, last: int, cores: int) -> list[list[Cut]]:
-        """Return rows of cuts to try for groups that end with a layer: see `cuts_to_try`."""
+    def cuts(self, last: int, cores: int) -> list[Cut]:
+        """Return the cuts to try for groups that end with a layer: see `cuts_to_try`."""
         index, lanes, layer = self.index, self.chip.lanes, self.index.network.layers[last]
-        rows = cuts_to_try(tuple(lanes.most_slices(index, layer).values()), cores)
-        return [[x for x in row if lanes.can_be_cut(index, layer, x, stored=True)] for row in rows]
+        every = cuts_to_try(tuple(lanes.most_slices(index, layer).values()), cores)
+        return [cut for cut in every if lanes.can_be_cut(index, layer, cut, stored=True)]
 
     def walk(self, last: int, cut: Cut) -> Walk:
         """Return the groups that end with a layer and have one cut."""
@@ -128,11 +127,6 @@ class GroupSearch:
         assert step is not None, "each group has one slice"
         moving = self.chip.machine[TRANSFERS].cycles(step.moved)
         return moving + max(moving, step.computing // self.chip.cores), step.moved
-
-    def may_fit(self, walk: Walk, first: int) -> Step | None:
-        """Return the same; None, too, if the group does not fit."""
-        step = self.step(walk, first)
-        return step if step and step.fits else None
 
     def cost(
         self, first: int, last: int, cut: Cut, slices: Callable[[], GroupSlices] | None = None
@@ -172,7 +166,7 @@ class GroupSearch:
         `cost_alone` counts as if no transfer and no slice of a layer waited for any other.
         """
         group, alone = self.index.group(number, number), self.alone[number]
-        every = self.cuts(number, 1)[0]
+        every = [cut for cut in self.cuts(number, 1) if not cut.is_further]
         in_parts = replace(every[0], part_bytes=self.part_bytes)
         able = (cut for cut in (in_parts, *every) if can_be_cut(group, cut, self.chip))
         costs = [cost for cut in able if (cost := self.cost(number, number, cut)) is not None]
@@ -198,8 +192,8 @@ class GroupSearch:
         loops = part_loops(group, lanes, self.part_bytes, cores if by_channels else 1)
         ways = (
             replace(cut, part_bytes=self.part_bytes, cores=cores, by_channels=by_channels)
-            for cut in self.cuts(last, sharing)[0]
-            if loops and cut.steps <= max(SLICES_IN_PARTS, sharing)
+            for cut in self.cuts(last, sharing)
+            if loops and not cut.is_further and cut.steps <= max(SLICES_IN_PARTS, sharing)
         )
         able = [cut for cut in ways if can_be_cut(group, cut, self.chip)]
 
@@ -226,16 +220,21 @@ class _Cheapest:
         self.price = below
         self.found: tuple[int, Cut] | None = None  # Its first layer, and its cut
         self.overlap = False  # Whether any two slices share rows
-        self.uncut, self._least = search.walk(last, Cut()), dict[int, tuple[int, int]]()
+        self.uncut = search.walk(last, Cut())
         # Bytes that groups in slices move which lowered the price, by their first layer.
         self.fewest: dict[int, int] = {}
-        self.alone: dict[int, int] = {last + 1: 0}  # Bytes of all layers from this one on, alone
+        self.alone = {last + 1: 0}  # Bytes of all layers from this one on, alone
         for number in range(last, first - 1, -1):
             self.alone[number] = self.alone[number + 1] + search.alone[number].moved
         for cores in search.sharing:
             for keep_rows in search.keeps:
                 self.in_slices(cores, keep_rows)
         self.in_parts()
+
+    def numbers(self) -> range:
+        """Return the first layers of groups to try, the shortest group first."""
+        best = self.last if self.found is None else self.found[0]
+        return range(self.last, max(self.first, best - REACH) - 1, -1)
 
     def most_bytes(self, number: int) -> int:
         """Return the bytes that a group may move: no more than its layers alone.
@@ -244,98 +243,85 @@ class _Cheapest:
         """
         return self.alone[number] - (number == self.last)
 
-    def least(self, number: int) -> tuple[int, int]:
-        """Return what a group from this layer on costs and moves at least, however it is cut."""
-        if number not in self._least:
-            price, moved = self.search.least(self.uncut, number)
-            self._least[number] = self.lowest[number] + price, moved
-        return self._least[number]
-
-    def may_win(self, number: int) -> bool:
-        """Return whether a group from this layer on could lower the price if it was cut well."""
-        return self.least(number)[0] < self.price
-
-    def promising(self) -> Iterator[int]:
-        """Yield the first layers of groups to try, the shortest group first, as long as one wins.
-
-        None is longer than the longest that could win, or by `REACH` than the best one so far.
-        """
-        for number in range(self.last, self.first - 1, -1):
-            best = self.last if self.found is None else self.found[0]
-            longer = range(max(self.first, best - REACH), number + 1)
-            if not any(map(self.may_win, longer)):
-                return
-            yield number
-
     def in_slices(self, cores: int, keep_rows: bool) -> None:
-        """Try ever more slices, as long as a promising group does not fit or the price falls.
+        """Try ever more slices, as long as a group does not fit or the price falls.
 
-        Where promising groups do not fit in single rows, other axes are cut, too. A slice has few
-        rows then: fewer columns at a time are more columns that two slices need.
+        Where groups do not fit in single rows, other axes are cut, too.
         """
         again = keep_rows != self.search.keeps[0]
         if again and not self.overlap:
             return  # The groups are those whose halos are made again.
-        further = False
-        for every in self.search.cuts(self.last, cores):
-            begin = 0 if further else bisect_left(every, True, key=self.has_room)
-            vain, unfit, last_unfit = 0, False, begin == len(every)
-            for cut in every[begin:]:
-                if again and cut.counts[ROWS] == 1:
-                    continue  # Without cut rows there is no halo.
-                won, last_unfit = self.walk(replace(cut, keep_rows=keep_rows))
-                unfit = unfit or last_unfit
-                vain = 0 if won or (last_unfit and not further) else vain + 1
-                if vain == (1 if further else PATIENCE):
-                    break
-            if not (unfit if further else last_unfit):
+        vain, unfit = 0, True
+        for cut in self.search.cuts(self.last, cores):
+            if again and cut.counts[ROWS] == 1:
+                continue  # Without cut rows there is no halo.
+            if cut.is_further and not unfit:
+                return
+            won, may_win, unfit = self.try_all(cut := replace(cut, keep_rows=keep_rows))
+            # Fewer columns at a time are more of them that two slices need: with more rows?
+            taller = won
+            while taller and cut.is_further and cut.h > 1:
+                cut = replace(cut, h=slice_counts(cut.h)[-2])
+                taller, _, _ = self.try_all(cut)
+            vain = 0 if won or unfit else vain + 1
+            if vain == PATIENCE or not (may_win or unfit):
+                return
+
+    def try_all(self, cut: Cut) -> tuple[bool, bool, bool]:
+        """Try the groups of a cut, the least bound first.
+
+        Return whether the price fell, whether a group may win that has more slices, and whether a
+        longer one may that does not fit. A group that grows does not fit in less.
+        """
+        walk, before, unfit = self.search.walk(self.last, cut), self.price, False
+        bounds: list[tuple[int, int]] = []
+        numbers = self.numbers()
+        for number in numbers:
+            step = self.search.step(walk, number)
+            if step is None or not step.fits:
                 break
-            further = True
-
-    def has_room(self, cut: Cut) -> bool:
-        """Return whether the last layer alone may fit with a cut."""
-        return self.search.may_fit(self.search.walk(self.last, cut), self.last) is not None
-
-    def walk(self, cut: Cut) -> tuple[bool, bool]:
-        """Try all groups of a cut; whether the price fell, and if a promising one did not fit."""
-        search, won, unfit = self.search, False, False
-        walk = search.walk(self.last, cut)
-        for number in self.promising():
-            step = search.may_fit(walk, number)
-            if step is None:
-                return won, True
             self.overlap = self.overlap or step.overlap
-            price = self.lowest[number] + step.bound(cut.cores)
-            if price < self.price and step.moved <= self.most_bytes(number):
-                slices = partial(walk.slices, number)
-                unfit = search.cost(number, self.last, cut, slices) is None or unfit
-                won = self.take(number, cut) or won
-        return won, unfit
+            if step.moved <= self.most_bytes(number):
+                bounds.append((self.lowest[number] + step.bound(cut.cores), number))
+        else:
+            number = self.first - 1
+        for bound, first in sorted(bounds):
+            if bound >= self.price:
+                break
+            cost = self.search.cost(first, self.last, cut, partial(walk.slices, first))
+            unfit = unfit or cost is None
+            self.take(first, cut, cost)
+        may_win = any(bound < self.price for bound, _ in bounds)
+        longer = range(number, numbers.stop, -1)
+        unfit = unfit or any(self.least(n)[0] < self.price for n in longer)
+        return self.price < before, may_win, unfit
 
-    def take(self, number: int, cut: Cut) -> bool:
-        """Take a group that begins with this layer if it lowers the price; whether it does."""
-        cost = self.search.cost(number, self.last, cut)
+    def least(self, number: int) -> tuple[int, int]:
+        """Return what a group from this layer on costs and moves at least, however it is cut."""
+        price, moved = self.search.least(self.uncut, number)
+        return self.lowest[number] + price, moved
+
+    def take(self, number: int, cut: Cut, cost: Cost | None) -> None:
+        """Take a group that begins with this layer if it lowers the price."""
         if cost is None or cost.moved > self.most_bytes(number):
-            return False
+            return
         price = self.lowest[number] + cost.price
-        if price >= self.price:
-            return False
-        self.price, self.found = price, (number, cut)
-        self.fewest[number] = min(cost.moved, self.fewest.get(number, cost.moved))
-        return True
+        if price < self.price:
+            self.price, self.found = price, (number, cut)
+            self.fewest[number] = min(cost.moved, self.fewest.get(number, cost.moved))
 
     def in_parts(self) -> None:
         """Try to make layers in parts, in groups that move fewer bytes so."""
-        vain = 0
-        for number in self.promising():
-            fewest = self.fewest.get(number, self.most_bytes(number))
+        vain, search = 0, self.search
+        for number in self.numbers():
+            price, moved = self.least(number)
             # Parts move fewer bytes, or share the work between cores.
-            wins = self.search.chip.cores > 1 or self.least(number)[1] < fewest
-            if not (wins and self.may_win(number)):
+            fewest = self.fewest.get(number, self.most_bytes(number))
+            if price >= self.price or (search.chip.cores == 1 and moved >= fewest):
                 continue
-            ways = self.search.in_parts(number, self.last)
+            ways = search.in_parts(number, self.last)
             for cut in ways:
-                self.take(number, cut)
+                self.take(number, cut, search.cost(number, self.last, cut))
             vain = 0 if ways else vain + 1
             if vain == PATIENCE:
                 return
@@ -349,24 +335,31 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     order, with the number of a layer that is in no group.
     """
     lowest = {first: 0}  # The price of all layers before the layer of this number
-    chosen: dict[int, PlannedGroup | None] = {}  # The last group of all layers up to this one
-    rest = search.walk(last, Cut())
-    for end in range(first, last + 1):
-        search.progress(end + 1, len(search.index.network.layers))
-        alone = lowest[end] + search.waiting(end).price
-        begin = max(first, end + 1 - search.most_layers)
-        chosen[end] = None
-        # The layers after it cost something, too.
-        most = search.below - (search.least(rest, end + 1)[0] if end < last else 0)
-        while chosen[end] is None:
-            found = _Cheapest(search, end, begin, lowest, min(alone, most))
+    chosen: dict[int, tuple[int, Cut] | None] = {}  # The last group of all layers up to this one
+    rest, begin = search.walk(last, Cut()), first
+    while True:
+        for end in range(begin, last + 1):
+            search.progress(end + 1, len(search.index.network.layers))
+            alone = lowest[end] + search.waiting(end).price
+            # The layers after it cost something, too.
+            most = search.below - (search.least(rest, end + 1)[0] if end < last else 0)
+            longest = max(first, end + 1 - search.most_layers)
+            found = _Cheapest(search, end, longest, lowest, min(alone, most))
+            chosen[end] = found.found
             lowest[end + 1] = alone if found.found is None else found.price
-            if found.found is None:
+        parts: list[PlannedGroup | int] = []
+        end = last
+        while end >= first:
+            group = chosen[end]
+            planned = None if group is None else search.plan(group[0], end, group[1])
+            if group is not None and planned is None:
                 break
-            chosen[end] = search.plan(found.found[0], end, found.found[1])
-            # None: it is not tried again.
-    search.price += lowest[last + 1]
-    return _from_the_end(first, last, chosen.__getitem__)
+            parts.append(end if planned is None else planned)
+            end = (end if group is None else group[0]) - 1
+        else:
+            search.price += lowest[last + 1]
+            return parts[::-1]
+        begin = end  # The group has no place, and is not tried again.
 
 
 def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
@@ -375,17 +368,10 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
     It is cut into the fewest slices, shared by all cores if they can be: the batch is cut before
     the rows. (tpu-mlir, ``GroupMethod``: "simple".) The result is as `dynamic_programming` has it.
     """
-    return _from_the_end(first, last, lambda end: _longest(search, end, first))
-
-
-def _from_the_end(
-    first: int, last: int, group_of: Callable[[int], PlannedGroup | None]
-) -> list[PlannedGroup | int]:
-    """Return groups that follow each other up to `last`, given the group that ends with a layer."""
     parts: list[PlannedGroup | int] = []
     end = last
     while end >= first:
-        group = group_of(end)
+        group = _longest(search, end, first)
         parts.append(end if group is None else group)
         end = (end if group is None else group.group.first) - 1
     return parts[::-1]
@@ -399,8 +385,7 @@ def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
     """
     found, begin, first = None, last, max(first, last + 1 - search.most_layers)
     for cores in search.sharing:
-        together, *further = search.cuts(last, cores)
-        for cut in (*together, *(cut for every in further for cut in every[:1])):
+        for cut in search.cuts(last, cores):
             keeps = search.keeps if cut.counts[ROWS] > 1 else search.keeps[:1]
             ways = (replace(cut, keep_rows=keep_rows) for keep_rows in keeps)
             plans = (_longest_cut(search, way, last, first, begin) for way in ways)
@@ -415,8 +400,9 @@ def _longest_cut(
     search: GroupSearch, cut: Cut, last: int, first: int, begin: int
 ) -> PlannedGroup | None:
     """Return the longest group that fits with a cut, and begins before layer `begin`."""
-    walk, numbers = search.walk(last, cut), range(last, first - 1, -1)
-    too_long = next((n for n in numbers if search.may_fit(walk, n) is None), first - 1)
+    walk = search.walk(last, cut)
+    steps = ((n, search.step(walk, n)) for n in range(last, first - 1, -1))
+    too_long = next((n for n, step in steps if step is None or not step.fits), first - 1)
     plans = (search.plan(number, last, cut) for number in range(too_long + 1, begin))
     return next((planned for planned in plans if planned is not None), None)
 

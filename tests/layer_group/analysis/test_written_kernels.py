@@ -46,7 +46,7 @@ def grouped(mod, cut, keep):
             min(cut.counts["n"], extent_of(output, "n")),
             min(cut.counts["h"], extent_of(output, "h")),
         )
-        plan = plan_group(group, Cut.of(n=batch, h=rows, keep_rows=keep), chip())
+        plan = plan_group(group, Cut(n=batch, h=rows, keep_rows=keep), chip())
         assert plan is not None
         kernel = group_kernel(plan, block.calls, LANES, "arena")
         changes.append((block, [GroupCall(f"{block.network.name}_group", group, kernel)]))
@@ -62,7 +62,7 @@ def check(kernels, cuts, keep=False):
     mod = parsed(tuple(kernels))
     alone = built(mod)
     for cut in cuts:
-        new, _ = grouped(mod, Cut.of(n=cut[0], h=cut[1]), keep)
+        new, _ = grouped(mod, Cut(n=cut[0], h=cut[1]), keep)
         together = built(new)
         for at, text in enumerate(kernels):
             name = f"main_{at}"

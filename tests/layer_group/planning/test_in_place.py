@@ -76,7 +76,7 @@ def pairs(planned):
     return [pair for _, pair in planned.local.in_place]
 
 
-@pytest.mark.parametrize("cut", [Cut.of(h=3), pytest.param(Cut(), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cut", [Cut(h=3), pytest.param(Cut(), marks=pytest.mark.slow)])
 def test_a_group_in_place_takes_less_and_gives_the_same(cut):
     mod = lowered(elementwise)
     kib = 1
@@ -134,25 +134,25 @@ def chain() -> Builder:
 
 def test_an_operand_that_is_needed_longer_keeps_its_bytes():
     b = chain()
-    planned = plan_group(group_of(b, "t3"), Cut.of(h=2), chip())
+    planned = plan_group(group_of(b, "t3"), Cut(h=2), chip())
     assert pairs(planned) == [("t1", "t2")]
     # It is stored.
-    assert pairs(plan_group(group_of(b, "t1", "t3"), Cut.of(h=2), chip())) == []
+    assert pairs(plan_group(group_of(b, "t1", "t3"), Cut(h=2), chip())) == []
     # Its rows stay for the next slice, and those of the result do.
-    assert pairs(plan_group(group_of(b, "t3"), Cut.of(h=2, keep_rows=True), chip())) == []
+    assert pairs(plan_group(group_of(b, "t3"), Cut(h=2, keep_rows=True), chip())) == []
     # A later layer reads it.
     b.same("add", "t4", "t3", "t1")
-    assert ("t1", "t2") not in pairs(plan_group(group_of(b, "t4"), Cut.of(h=2), chip()))
+    assert ("t1", "t2") not in pairs(plan_group(group_of(b, "t4"), Cut(h=2), chip()))
     # The result is a smaller part: other rows of the operand are needed elsewhere.
     b = chain()
     b.conv("t1", "t4", 8, 5, 1, 2)
     b.same("add", "t5", "t3", "t4")
-    planned = plan_group(group_of(b, "t5"), Cut.of(h=2), chip())
+    planned = plan_group(group_of(b, "t5"), Cut(h=2), chip())
     assert ("t1", "t2") not in pairs(planned)
 
 
 def test_a_plan_that_frees_an_operand_too_early_is_seen_by_the_replay():
-    planned = plan_group(group_of(chain(), "t3"), Cut.of(h=2), chip())
+    planned = plan_group(group_of(chain(), "t3"), Cut(h=2), chip())
     offsets = {**planned.plan.offsets, "t2": planned.plan.offsets["t1"]}
     check_replay(replace(planned, plan=replace(planned.plan, offsets=offsets)))
     offsets["t3"] = offsets["t2"]  # A convolution reads rows behind those that it has stored.
@@ -173,7 +173,7 @@ def test_fewer_slices_fit_where_results_lie_in_place():
 
     def slices(network):
         group = NetworkIndex(network).group(0, len(network.layers) - 1)
-        plans = (plan_group(group, Cut.of(h=count), chip(2)) for count in range(1, 61))
+        plans = (plan_group(group, Cut(h=count), chip(2)) for count in range(1, 61))
         return next(plan for plan in plans if plan is not None)
 
     planned = slices(network)

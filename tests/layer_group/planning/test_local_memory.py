@@ -32,7 +32,7 @@ LANES = Lanes(8, 16)
 
 def example(cut=1, memory=T8):
     """The worked example's slices, steps and local memory."""
-    slices = slice_group(group_of(worked_example()), Cut.of(h=cut))
+    slices = slice_group(group_of(worked_example()), Cut(h=cut))
     steps = time_steps(slices.group, {})
     return slices, steps, of_time_steps(slices, steps, memory, lane_bytes(slices, LANES))
 
@@ -97,7 +97,7 @@ def test_rebalancing_the_worked_example():
 
 
 def test_one_layer_alone_is_not_pipelined():
-    slices = slice_group(group_of(worked_example(), [1]), Cut.of(h=2))
+    slices = slice_group(group_of(worked_example(), [1]), Cut(h=2))
     steps = time_steps(slices.group, {})
     assert not steps.pipelined
     does = [(row.layers, [(t.tensor, t.kind) for t in row.transfers]) for row in steps.rows]
@@ -129,8 +129,8 @@ def test_a_chip_that_cannot_be_planned_for_is_refused():
 
 def test_what_is_kept_repeats_no_rows():
     group = group_of(worked_example())
-    assert plan_group(group, Cut.of(h=7), Chip(T8, MACHINE)) is not None
-    kept = plan_group(group, Cut.of(h=7, keep_rows=True), Chip(T8, MACHINE))
+    assert plan_group(group, Cut(h=7), Chip(T8, MACHINE)) is not None
+    kept = plan_group(group, Cut(h=7, keep_rows=True), Chip(T8, MACHINE))
     assert kept is not None
     assert kept.halo == "keep"
     assert kept.repeated_rows == 0
@@ -183,13 +183,13 @@ def test_results_of_which_one_has_too_few_entries_of_the_batch_are_not_cut():
     )
     group = NetworkIndex(Network(tensors, layers, ("y", "z"))).group(0, 1)
     pipes = Machine((Pipe("GDMA", "bytes", 64, 100), Pipe("TIU", "multiply-adds", 512, 20)))
-    assert plan_group(group, Cut.of(n=2), Chip(memory, pipes)) is not None
-    assert plan_group(group, Cut.of(n=2), Chip(packed, pipes)) is None
+    assert plan_group(group, Cut(n=2), Chip(memory, pipes)) is not None
+    assert plan_group(group, Cut(n=2), Chip(packed, pipes)) is None
     # Two slices of three entries would take four of them apart that lie in the same bytes.
     x, y = (Tensor(name, (12, 4, 4, 4), 8, "nchw") for name in "xy")
     relu = Layer("relu:y", "relu", ("x",), "y", (maps_of(same, y.shape, x.shape),))
     index = NetworkIndex(Network((x, y), (relu,), ("y",)))
-    saved = SavedGroup("group 0", ("relu:y",), Cut.of(n=2))
+    saved = SavedGroup("group 0", ("relu:y",), Cut(n=2))
     with pytest.raises(ValueError, match="group 0: 2 of the batch would part entries"):
         plan_saved(index, Chip(packed, pipes), [saved])
 

@@ -45,9 +45,7 @@ def plan(
 
 
 def cut(keep_rows: bool = False, columns: int = 1) -> GroupSlices:
-    return slice_group(
-        group_of(worked_example(bits=8)), Cut.of(h=4, w=columns, keep_rows=keep_rows)
-    )
+    return slice_group(group_of(worked_example(bits=8)), Cut(h=4, w=columns, keep_rows=keep_rows))
 
 
 def with_spans(
@@ -155,7 +153,7 @@ def test_groups_of_random_networks_run(network, h, w, data):
     last = data.draw(st.integers(0, len(network.layers) - 1))
     group = group_of(network, tuple(range(last + 1)))
     outputs = [group.tensor(name).shape for name in group.outputs]
-    cut = Cut.of(h=min(h, *(s[ROWS] for s in outputs)), w=min(w, *(s[COLUMNS] for s in outputs)))
+    cut = Cut(h=min(h, *(s[ROWS] for s in outputs)), w=min(w, *(s[COLUMNS] for s in outputs)))
     part_bytes = data.draw(st.sampled_from((0, 1, 100)))
     cut = replace(cut, keep_rows=data.draw(st.booleans()), part_bytes=part_bytes)
     if part_bytes:

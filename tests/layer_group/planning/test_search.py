@@ -31,7 +31,7 @@ TINY = replace(T8, capacity=512)
 @given(
     network=random_networks(),
     cut=st.builds(
-        Cut.of,
+        Cut,
         n=st.integers(1, 3),
         h=st.integers(1, 6),
         w=st.integers(1, 3),
@@ -136,7 +136,7 @@ def test_the_worked_example_as_a_whole():
     chip = Chip(T8, MACHINE)
     longest = plan_layer_groups(network, chip, search="tail_to_head")
     assert [group.group.numbers for group in longest.groups] == [range(4)]
-    assert longest.groups[0].cut == Cut.of(h=3)
+    assert longest.groups[0].cut == Cut(h=3)
     assert longest.groups[0].plan.peak == 64192
     best = plan_layer_groups(network, chip, halo="keep")
     assert best.after.price <= longest.after.price
@@ -247,10 +247,7 @@ def test_columns_are_cut_where_more_layers_fit_so(capacity):
     chip = Chip(replace(TINY, capacity=capacity), MACHINE, "first_fit")
     index = NetworkIndex(network)
     fits = [
-        any(
-            plan_group(index.group(*layers), Cut.of(h=h, keep_rows=True), chip)
-            for h in range(1, 17)
-        )
+        any(plan_group(index.group(*layers), Cut(h=h, keep_rows=True), chip) for h in range(1, 17))
         for layers in ((0, 1), (0, 2))
     ]
     assert fits == [True, False]
@@ -269,8 +266,8 @@ def test_more_slices_than_an_output_has_elements_are_no_plan():
     builder.pool("large", "small", 2, 2, 0)
     group = NetworkIndex(builder.network("large", "small")).group(0, 1)
     chip = Chip(T8, MACHINE)
-    assert plan_group(group, Cut.of(h=8, w=6, keep_rows=True), chip) is not None
-    for cut in (Cut.of(h=9), Cut.of(w=7), Cut.of(n=2), Cut.of(h=10, cores=2)):
+    assert plan_group(group, Cut(h=8, w=6, keep_rows=True), chip) is not None
+    for cut in (Cut(h=9), Cut(w=7), Cut(n=2), Cut(h=10, cores=2)):
         assert plan_group(group, replace(cut, keep_rows=True), chip) is None
 
 

@@ -52,7 +52,7 @@ CUTS = [
 def test_a_group_cut_along_the_depth_gives_the_same(case):
     numbers, keep = case
     mod = lowered(videos())
-    cut = Cut.of(keep_rows=keep, **numbers)
+    cut = Cut(keep_rows=keep, **numbers)
     index = NetworkIndex(by_dependencies(block_of(mod).network))
     planned = plan_group(index.group(0, len(index.network.layers) - 1), cut, chip())
     assert planned is not None
@@ -67,7 +67,7 @@ def test_a_group_cut_along_the_depth_gives_the_same(case):
 
 def test_cores_share_the_depth():
     mod = lowered(videos(depth=8))
-    found = grouped(mod, {everything(mod): Cut.of(d=4, h=3, keep_rows=True, cores=2)})
+    found = grouped(mod, {everything(mod): Cut(d=4, h=3, keep_rows=True, cores=2)})
     assert found is not None
     assert found[1][0].cut.shared == "d"
     args = arrays(mod)

@@ -58,7 +58,7 @@ def test_more_slices_are_no_more_statements(form):
     mod = the_chain()
     sizes = []
     for h in (3, 5, 9, 13):
-        new, _ = grouped(mod, {everything(mod): Cut.of(h=h, keep_rows=True)}, form=form)
+        new, _ = grouped(mod, {everything(mod): Cut(h=h, keep_rows=True)}, form=form)
         sizes.append(sum(statements(f) for f in kernels(new).values()))
     assert len(set(sizes)) == 1
 
@@ -67,7 +67,7 @@ def test_equal_blocks_share_their_functions():
     called = []
     for count in (2, 5):
         mod = blocks(count)
-        new, _ = grouped(mod, {everything(mod): Cut.of(h=3)})
+        new, _ = grouped(mod, {everything(mod): Cut(h=3)})
         called.append({name for name in kernels(new) if name != "group_0"})
     assert called[0] == called[1], "three more blocks call what is there"
     args = arrays(mod)
@@ -78,7 +78,7 @@ def test_equal_groups_share_their_kernel():
     mod = blocks(4)
     at = everything(mod)
     each = len(at) // 4
-    cuts = {at[begin : begin + each]: Cut.of(h=3) for begin in range(0, len(at), each)}
+    cuts = {at[begin : begin + each]: Cut(h=3) for begin in range(0, len(at), each)}
     new, _ = grouped(mod, cuts)
     assert [name for name in kernels(new) if "group" in name] == ["group_0"]
     args = arrays(mod)
@@ -87,7 +87,7 @@ def test_equal_groups_share_their_kernel():
 
 def test_a_backend_gets_whole_kernels():
     mod = blocks(2)
-    new, _ = grouped(mod, {everything(mod): Cut.of(h=3)}, form="address")
+    new, _ = grouped(mod, {everything(mod): Cut(h=3)}, form="address")
     assert list(kernels(new)) == ["group_0"]
 
 
@@ -95,7 +95,7 @@ def test_a_kernel_that_others_may_call_stays():
     mod = tvm.IRModule(dict(blocks(1).functions.items()))
     relu = mod.get_global_var("relu")
     mod.update_func(relu, mod[relu].with_attr("global_symbol", "relu"))
-    new, _ = grouped(mod, {everything(mod): Cut.of(h=3)})
+    new, _ = grouped(mod, {everything(mod): Cut(h=3)})
     assert "relu" in kernels(new)
 
 
@@ -123,7 +123,7 @@ def test_the_arena_is_whole_behind_what_tvm_compacts():
 
 
 def test_numbers_beyond_int32_are_refused():
-    slices = SliceValues(Cut.of(h=2), number(0))
+    slices = SliceValues(Cut(h=2), number(0))
     slices.count(AxisPart("h", Spans.of([(0, 1), (0, 2**31 - 1)])))
     with pytest.raises(ValueError, match="beyond int32"):
         slices.count(AxisPart("h", Spans.of([(0, 1), (0, 2**31)])))
@@ -145,7 +145,7 @@ def drawn(reads_both):
 
 def test_what_may_have_a_state_keeps_its_order():
     mod = drawn(reads_both=False)
-    (new, _) = grouped(mod, {(0, 3): Cut.of(h=2)})
+    (new, _) = grouped(mod, {(0, 3): Cut(h=2)})
     (block,) = new["main"].body.blocks
     calls = [binding.var.name for binding in block.bindings if "draw" in str(binding.value)]
     assert calls == [b.var.name for b in mod["main"].body.blocks[0].bindings if "draw" in str(b)]

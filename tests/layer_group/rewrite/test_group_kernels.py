@@ -127,7 +127,7 @@ def check_cut(mod, cut):
 )
 def test_all_layers_as_one_group(name, keep):
     mod = lowered(NETWORKS[name](), fuse=keep)
-    check_cut(mod, Cut.of(n=largest_batch(mod), h=4, keep_rows=keep))
+    check_cut(mod, Cut(n=largest_batch(mod), h=4, keep_rows=keep))
 
 
 @pytest.mark.slow
@@ -138,13 +138,13 @@ def test_all_layers_as_one_group_in_many_cuts(name, fuse, keep):
     mod = lowered(NETWORKS[name](), fuse=fuse)
     for h in (1, 2, 3, 7, 10):
         for n in {1, largest_batch(mod)}:
-            check_cut(mod, Cut.of(n=n, h=h, keep_rows=keep))
+            check_cut(mod, Cut(n=n, h=h, keep_rows=keep))
 
 
 @pytest.mark.parametrize("planner", ["first_fit", "best"])
 def test_any_planner_places_a_group(planner):
     mod, args, expected = chained()
-    found = grouped(mod, {everything(mod): Cut.of(h=4)}, planner=planner)
+    found = grouped(mod, {everything(mod): Cut(h=4)}, planner=planner)
     assert found is not None
     np.testing.assert_array_equal(run(found[0], args)[0], expected)
 
@@ -154,7 +154,7 @@ def test_both_forms_give_the_same_and_addresses_are_in_a_lane():
     args = arrays(mod)
     results = []
     for form in ("arena", "address"):
-        found = grouped(mod, {everything(mod): Cut.of(n=2, h=5, keep_rows=True)}, form=form)
+        found = grouped(mod, {everything(mod): Cut(n=2, h=5, keep_rows=True)}, form=form)
         assert found is not None
         new, (planned,) = found
         results.append(run(new, args))
@@ -186,7 +186,7 @@ def test_overlapping_buffers_give_wrong_numbers_in_the_arena():
     fixed_groups.plan_group = overlapping
     fixed_groups.check, checked = (lambda *_: None), fixed_groups.check
     try:
-        new, _ = grouped(mod, {everything(mod): Cut.of(h=3)})
+        new, _ = grouped(mod, {everything(mod): Cut(h=3)})
     finally:
         fixed_groups.plan_group, fixed_groups.check = original, checked
     assert not np.array_equal(run(new, args)[0], expected)
@@ -195,7 +195,7 @@ def test_overlapping_buffers_give_wrong_numbers_in_the_arena():
 def test_two_groups_and_a_layer_between():
     mod = lowered(chain(batch=2))
     args = arrays(mod)
-    found = grouped(mod, {(0, 1): Cut.of(h=4), (3,): Cut.of(n=2, h=3)})
+    found = grouped(mod, {(0, 1): Cut(h=4), (3,): Cut(n=2, h=3)})
     assert found is not None
     new, _ = found
     check_same(run(new, args), run(mod, args))
@@ -210,7 +210,7 @@ def test_what_has_no_batch_is_read_by_each_entry():
         return emit(relax.op.nn.relu(emit(relax.op.add(x, emit(relax.op.exp(y))))))
 
     mod = lowered(module([(2, 2, 6, 4), (1, 2, 6, 4)], body, inputs=2))
-    check_cut(mod, Cut.of(n=2, h=2, keep_rows=True))
+    check_cut(mod, Cut(n=2, h=2, keep_rows=True))
 
 
 def test_working_memory_in_the_place_of_a_result_that_every_slice_makes_whole():
@@ -219,9 +219,9 @@ def test_working_memory_in_the_place_of_a_result_that_every_slice_makes_whole():
         return emit(relax.op.nn.conv2d(y, v, padding=(4, 0)))
 
     mod = lowered(module([(1, 2, 6, 4), (2, 2, 3, 1), (2, 2, 9, 1)], body))
-    check_cut(mod, Cut.of(h=2))
+    check_cut(mod, Cut(h=2))
     # In a slice of columns the exponentials of all of them would be working memory.
-    assert grouped(mod, {everything(mod): Cut.of(w=2)}) is None
+    assert grouped(mod, {everything(mod): Cut(w=2)}) is None
 
 
 @pytest.mark.parametrize("count", [3, 6])
@@ -235,7 +235,7 @@ def test_rows_in_one_axis_are_kept_behind_rows_and_columns(count):
         return emit(relax.op.nn.max_pool2d(y, (5, 1), (1, 1), (2, 0), layout="NHWC"))
 
     mod = lowered(module([(1, 6, 4, 4), (4,), (4,)], body))
-    after, (planned,) = grouped(mod, {everything(mod): Cut.of(h=count, keep_rows=True)})
+    after, (planned,) = grouped(mod, {everything(mod): Cut(h=count, keep_rows=True)})
     rows, columns = (part.spans.ranges for part in planned.slices.tensors["lv"].makes[1:3])
     assert columns[0] == (0, 4)
     assert rows[-1] == columns[-1] == (0, 0)
@@ -254,7 +254,7 @@ def test_one_result_of_a_call_that_makes_several():
     numbers = everything(mod)
     assert len(numbers) == 5, "each half of the split is a layer"
     for layers in (numbers, (1, 2, 3)):
-        found = grouped(mod, {layers: Cut.of(h=3)})
+        found = grouped(mod, {layers: Cut(h=3)})
         assert found is not None
         check_same(run(found[0], args), expected)
 

@@ -116,7 +116,7 @@ def products(emit, x, w, bias, v):
     return emit(OP.nn.softmax(emit(OP.matmul(y, v))))
 
 
-IN_PARTS = Cut.of(part_bytes=1)
+IN_PARTS = Cut(part_bytes=1)
 
 
 @cache
@@ -154,7 +154,7 @@ def test_parts_compute_the_same(name, h):
     mod = network(name)
     args = arrays(mod)
     cut = replace(IN_PARTS, keep_rows=True)
-    cut = cut.along(h=h, w=3 if name == "convolutions" else 1)
+    cut = replace(cut, h=h, w=3 if name == "convolutions" else 1)
     found = grouped(mod, {layers(name, mod): cut})
     assert found is not None
     new, (group,) = found
@@ -179,7 +179,7 @@ def test_each_item_is_one_allocation_with_an_address(name):
 def test_replay_finds_every_part(name, slices):
     h, w = slices
     w = w if name in ("residual", "convolutions") else 1
-    check_replay(planned(name, replace(IN_PARTS, keep_rows=True).along(h=h, w=w)), LANES)
+    check_replay(planned(name, replace(IN_PARTS, keep_rows=True, h=h, w=w)), LANES)
 
 
 def test_parts_take_less_memory_and_move_weights_once_a_slice():
@@ -187,7 +187,7 @@ def test_parts_take_less_memory_and_move_weights_once_a_slice():
         whole, parts = planned(name, Cut()), planned(name)
         assert parts.local.most_live < whole.local.most_live
         assert parts.cost.moved == whole.cost.moved
-    sliced = planned("residual", IN_PARTS.along(h=2))
+    sliced = planned("residual", replace(IN_PARTS, h=2))
     assert sliced.cost.moved > planned("residual").cost.moved
     assert not set(sliced.slices.resident) & set(sliced.slices.parted)
     group = planned("heads")
@@ -268,7 +268,7 @@ def test_a_weight_is_loaded_in_the_order_that_its_only_reader_needs():
     assert sum("transpose" in layer.operator for layer in network.layers) == 1
     args = arrays(mod)
     (expected,) = run(mod, args)
-    found = grouped(mod, {everything(mod): Cut.of(part_bytes=1)})
+    found = grouped(mod, {everything(mod): Cut(part_bytes=1)})
     assert found is not None
     new, (group,) = found
     assert {first.output, *first.inputs} & set(group.group.loaded) == {first.output}

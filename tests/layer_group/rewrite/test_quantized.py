@@ -158,7 +158,7 @@ def test_sums_in_slices_are_scaled_where_they_lie(form, network):
         for pair in call.memory.items()
     }
     assert ("int32", "float32") in in_one_place
-    new, _ = grouped(mod, {everything(mod): Cut.of(h=3, keep_rows=True)}, form=form)
+    new, _ = grouped(mod, {everything(mod): Cut(h=3, keep_rows=True)}, form=form)
     np.testing.assert_array_equal(run(new, args)[0], expected)
 
 

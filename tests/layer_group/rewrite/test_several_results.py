@@ -106,7 +106,7 @@ def written_a_row_short(mod, at):
     """Return a module whose group holds too little of what a layer reads."""
     (block,) = read_networks(mod)
     index = NetworkIndex(block.network)
-    planned = plan_group(index.group(0, len(index.network.layers) - 1), Cut.of(h=4), chip())
+    planned = plan_group(index.group(0, len(index.network.layers) - 1), Cut(h=4), chip())
     assert planned is not None
     layers = planned.group.layers
     wrong = a_row_short(planned, layers[at].inputs[0])
