@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property, reduce
-from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,8 @@ from passes.ir import tir
 from passes.layer_group.analysis.read_kernel import Kernel
 from passes.layer_group.analysis.regions import stage_reads
 from passes.layer_group.analysis.stages import Stage, variables_in
-from passes.layer_group.planning.cut import FIRST, FURTHER
+from passes.layer_group.planning.cut import FURTHER
+from passes.layer_group.planning.network import WorkingBuffer
 from passes.layer_group.planning.spans import AxisMap, AxisMaps, Spans
 
 _StageReads = Mapping[tuple[int, ...], Mapping[int, AxisMaps]]
@@ -33,12 +32,11 @@ class KernelCall:
     made: Mapping[int, AxisMaps]  # The part needed of each buffer that the kernel makes
     stage_reads: _StageReads
     cut: tuple[int, ...] = ()  # Axes of the result that a group may cut
-    # Axes with the letter of a cut, and letters of those that are left as they are: see `cut_by`
-    lettered: tuple[int, ...] = ()
-    uncut: str = ""
+    parts: tuple[int, ...] = ()  # Axes that it may be made in parts of
+    uncut: str = ""  # Letters of axes that are left as they are
 
     def __hash__(self) -> int:
-        return hash((id(self.kernel), self.parameter, self.cut, self.lettered))
+        return hash((id(self.kernel), self.parameter, self.cut, self.parts))
 
     @cached_property
     def inputs(self) -> tuple[int, ...]:
@@ -157,7 +155,7 @@ class KernelCall:
         for axis, (m, extent) in enumerate(zip(self.made[buffer], self.shape, strict=True)):
             if extent == 1:
                 continue
-            if axis in self.cut:
+            if axis in self.cut or axis in self.parts:
                 if m != AxisMap(axis, Spans.identity(extent)):
                     return False
             elif m is not None and m.spans.hull != (0, extent):
@@ -165,70 +163,34 @@ class KernelCall:
         return True
 
     @cached_property
-    def working(self) -> dict[int, AxisMaps]:
-        """The axes of each working buffer, and of those in its memory, that the result needs."""
+    def working(self) -> dict[int, WorkingBuffer]:
+        """The working memory of the result, by the buffer that others share it with."""
         found: dict[int, list[AxisMaps]] = {}
         for buffer, home in self.memory.items():
             if home != self.parameter:
                 found.setdefault(home, []).append(self.made[buffer])
-        return {home: united(parts) for home, parts in found.items()}
-
-    @cached_property
-    def buffer_bits(self) -> int:
-        """Bits of working memory for each element of the result: the most that a slice needs."""
-        bits_of, working = self.kernel.bits, self.working.items()
-        uncut = [n for axis, n in enumerate(self.shape) if axis not in self.cut]
-        bits = sum(bits_of(home) * prod(self._most(home, axes)) for home, axes in working)
-        return ceil(Fraction(bits) / prod(uncut))
-
-    def _most(self, buffer: int, axes: AxisMaps) -> Iterator[Fraction]:
-        """Yield, for each axis of a buffer, elements for each one of the result's axis, or all."""
-        followed = set()
-        for m, extent in zip(axes, self.kernel.shapes[buffer], strict=True):
-            if m is None or m.axis in followed:
-                yield Fraction(extent)
-            elif m.axis in self.cut:
-                followed.add(m.axis)
-                yield _most_for_each(m.spans)
-            else:
-                begin, end = m.spans.hull
-                yield Fraction(max(1, end - begin))
+        kernel = self.kernel
+        return {
+            home: WorkingBuffer(kernel.bits(home), kernel.shapes[home], united(parts))
+            for home, parts in found.items()
+        }
 
     def cut_by(self, axes: Mapping[str, Collection[int]]) -> KernelCall:
         """Return the call with the axes that may be cut, of those with each letter.
 
-        Beside the batch and the rows, these are the axes that need no more memory so.
+        Beside the batch and the rows, these are axes of which a slice needs no whole buffer.
         """
-        first = {axis for letter in FIRST for axis in axes[letter]}
-        every = first.union(*axes.values())
-        call = replace(self, cut=tuple(sorted(first)), lettered=tuple(sorted(every)))
-        for letter in FURTHER:
-            other = replace(call, cut=tuple(sorted({*call.cut, *axes[letter]})))
-            if (call.buffer_bits, call.part_bits) == (other.buffer_bits, other.part_bits):
-                call = other
-            else:
-                call = replace(call, uncut=call.uncut + letter)
-        return call
-
-    def in_parts(self, axis: int) -> KernelCall:
-        """Return the same call with an axis of its result made in parts."""
-        return replace(self, cut=tuple(sorted({*self.cut, axis})))
+        uncut = "".join(x for x in FURTHER if not self.divisible.issuperset(axes[x]))
+        cut = {axis for letter, own in axes.items() if letter not in uncut for axis in own}
+        parts = self.divisible.difference(*axes.values())
+        return replace(self, cut=tuple(sorted(cut)), parts=tuple(sorted(parts)), uncut=uncut)
 
     @cached_property
-    def part_bits(self) -> tuple[tuple[int, int], ...]:
-        """Axes of the result that can be made in parts, and working bits for an element of a part.
-
-        An axis is left out if each part of it would compute the whole of a working buffer again.
-        """
-        return tuple(
-            (axis, self.in_parts(axis).buffer_bits)
-            for axis, extent in enumerate(self.shape)
-            if extent > 1
-            and axis not in self.lettered
-            and all(
-                any(m is not None and m.axis == axis for m in axes) for axes in self.made.values()
-            )
-        )
+    def divisible(self) -> frozenset[int]:
+        """The axes of the result of which a part needs only a part of each buffer on the way."""
+        follow = [{m.axis for m in axes if m is not None} for axes in self.made.values()]
+        every = {axis for axis, extent in enumerate(self.shape) if extent > 1}
+        return frozenset(every.intersection(*follow))
 
     @cached_property
     def sum_stage(self) -> tuple[Stage, tir.Var, int] | None:
@@ -270,7 +232,7 @@ class KernelCall:
             return ()
         read_before = {access.buffer for access in self.sum_stage[0].reads}
         found = []
-        for axis, _ in self.part_bits:
+        for axis in sorted(self.divisible.difference(self.cut)):
             if any(_along(axes, axis) is None for axes in self.made.values()):
                 continue
             for buffer, axes in self.reads.items():
@@ -307,17 +269,6 @@ def _along(axes: AxisMaps, axis: int) -> int | None:
         return None
     ((at, spans),) = found
     return at if spans == Spans.identity(len(spans.begin)) else None
-
-
-def _most_for_each(spans: Spans) -> Fraction:
-    """Return the indices that a range of the result's axis needs for each of its own, at most."""
-    at = np.flatnonzero(spans.sizes)
-    if not len(at):
-        return Fraction(1)
-    begin, end = spans.begin[at], spans.end[at]
-    grown = np.maximum(np.diff(end), 0) + np.maximum(-np.diff(begin), 0)
-    steps = dict.fromkeys(zip(grown.tolist(), np.diff(at).tolist(), strict=True))
-    return max([Fraction(spans.longest), *(Fraction(more, rows) for more, rows in steps)])
 
 
 def united(parts: Sequence[AxisMaps]) -> AxisMaps:

@@ -81,10 +81,11 @@ class Lanes:
         """Return the bytes a lane of a part of a tensor, with so many elements on each axis."""
         return _tensor_bytes(self, tensor, extents)
 
-    def elements(self, tensor: Tensor, extents: tuple[int, ...]) -> int:
-        """Return how many elements of a part of a tensor one lane has, at most."""
+    def working_bytes(self, tensor: Tensor, extents: tuple[int, ...], bits: int) -> int:
+        """Return the bytes a lane of memory that lies as a part of a tensor, `bits` in all."""
         batch, channels, plane = _letters(tensor, extents)
-        return batch * -(-channels // self.count) * plane
+        each = batch * -(-channels // self.count) * plane
+        return -(-bits * each // (8 * max(1, batch * channels * plane)))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from math import prod
 
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.loops import Parts, window_of
 from passes.layer_group.planning.network import Kind, Layer
-from passes.layer_group.planning.slicing import GroupSlices, TensorSlices
+from passes.layer_group.planning.slicing import GroupSlices, TensorSlices, region_needed
 from passes.layer_group.planning.time_steps import Live, TimeSteps, live_ranges
 from passes.planning import Buffer, Problem
 from target_hw.memory import MemoryScope
@@ -65,23 +65,18 @@ def lane_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
         for name, tensor in slices.tensors.items()
     }
     for layer in slices.group.layers:
-        loop = slices.loops.get(layer.name)
-        parts = None if loop is None else loop.made.get(layer.output)
-        sizes[layer.name] = working_bytes(layer, slices.tensors[layer.output], lanes, parts)
+        sizes[layer.name] = working_bytes(layer, slices.in_parts(layer), lanes)
     return sizes
 
 
-def working_bytes(
-    layer: Layer, made: TensorSlices, lanes: Lanes, parts: Parts | None = None
-) -> int:
-    """Return the bytes a lane of a layer's working memory for a slice, or a part of a slice."""
-    each = layer.buffer_bits if parts is None else dict(layer.part_bits)[parts.axis]
-    if not each:
-        return 0
+def working_bytes(layer: Layer, made: TensorSlices, lanes: Lanes) -> int:
+    """Return the bytes a lane of a layer's working memory for what it makes at once."""
+    bits = 0
+    for buffer in layer.buffers:
+        region = region_needed(made, buffer.maps, buffer.shape)
+        bits += buffer.bits * prod(max(1, part.spans.longest) for part in region)
     extents = tuple(part.spans.longest for part in made.makes)
-    if parts is not None:
-        extents = window_of(extents, parts.axis, parts.chunk)
-    return -(-each * lanes.elements(made.tensor, extents) // 8)
+    return lanes.working_bytes(made.tensor, extents, bits) if bits else 0
 
 
 def of_time_steps(

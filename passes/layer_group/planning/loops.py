@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import gcd, lcm
+from math import gcd, lcm, prod
 
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Group, Kind, Layer, Tensor, channels_of
@@ -133,7 +133,7 @@ def _ways(group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int
         for name in layer.inputs:
             ways[-1].want(name, summed.get(name))
     axis = output.axes.find("c")
-    able = any(axis == at for at, _ in layer.part_bits) and channels_of(output) > lanes.count
+    able = axis in layer.parts and channels_of(output) > lanes.count
     if able and not (cores > 1 and group.readers(layer.output)):
         ways.append(_Open(group, lanes, part_bytes, output.shape[axis], cores))
         ways[-1].make(position, axis)
@@ -167,7 +167,7 @@ class _Open:
         """Put a layer before the others; False if it does not belong to them."""
         layer = self.group.layers[position]
         axis = self.wanted.get(layer.output)
-        if axis is None or not any(axis == at for at, _ in layer.part_bits):
+        if axis is None or axis not in layer.parts:
             return False
         if not all(reader in self.positions for reader in self.group.readers(layer.output)):
             return False
@@ -232,7 +232,8 @@ class _Open:
         if not self.sums:
             return held
         output = self.group.tensor(self._last.output)
-        return held + self._last.buffer_bits * self.lanes.elements(output, output.shape) // 8
+        bits = sum(buffer.bits * prod(buffer.shape) for buffer in self._last.buffers)
+        return held + self.lanes.working_bytes(output, output.shape, bits)
 
     def closed(self) -> dict[str, PartLoop]:
         """Return the loop for each of its layers; nothing if it cannot have two parts."""

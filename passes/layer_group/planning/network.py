@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from math import prod
+from typing import NamedTuple
 
 from passes.layer_group.planning.spans import AxisMaps
 
@@ -60,6 +61,14 @@ class Tensor:
         return -(-prod(self.shape) * self.bits // 8) if self.is_known else 0
 
 
+class WorkingBuffer(NamedTuple):
+    """A buffer that a layer needs while it computes; it lies across lanes as the output does."""
+
+    bits: int  # Of one element
+    shape: tuple[int, ...]  # For the whole output
+    maps: AxisMaps  # The part that it holds for a part of the output
+
+
 @dataclass(frozen=True)
 class Layer:
     """One operator."""
@@ -71,11 +80,10 @@ class Layer:
     output: str  # The name of the tensor that it makes
     maps: tuple[AxisMaps, ...]  # Of each input
     multiply_adds: int = 0  # For the whole output; a slice takes its share
-    # Bits of working memory a lane for each element of the output's slice in that lane.
-    buffer_bits: int = 0
-    # Tileable output axes, each with the working bits of a lane for an element of a tile.
-    part_bits: tuple[tuple[int, int], ...] = ()
-    uncut: str = ""  # Letters of axes along which it would need more working memory if it was cut
+    buffers: tuple[WorkingBuffer, ...] = ()  # Its working memory
+    # Axes of the output that are not sliced, and of which a part needs only a part of each buffer.
+    parts: tuple[int, ...] = ()
+    uncut: str = ""  # Letters of axes of which each slice would need the whole of some buffer
     reason: str = ""  # The reason for which it cannot be cut or grouped; empty where it can
     # Names of inputs in whose place the result may lie, as far as its kernel goes.
     in_place: tuple[str, ...] = ()

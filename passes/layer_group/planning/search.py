@@ -231,10 +231,9 @@ class _Cheapest:
                 self.in_slices(cores, keep_rows)
         self.in_parts()
 
-    def numbers(self) -> range:
-        """Return the first layers of groups to try, the shortest group first."""
-        best = self.last if self.found is None else self.found[0]
-        return range(self.last, max(self.first, best - REACH) - 1, -1)
+    def begin(self) -> int:
+        """Return the first layer of the longest group to try."""
+        return max(self.first, (self.last if self.found is None else self.found[0]) - REACH)
 
     def most_bytes(self, number: int) -> int:
         """Return the bytes that a group may move: no more than its layers alone.
@@ -273,26 +272,38 @@ class _Cheapest:
         Return whether the price fell, whether a group may win that has more slices, and whether a
         longer one may that does not fit. A group that grows does not fit in less.
         """
-        walk, before, unfit = self.search.walk(self.last, cut), self.price, False
+        search, walk, before, unfit = (
+            self.search,
+            self.search.walk(self.last, cut),
+            self.price,
+            False,
+        )
         bounds: list[tuple[int, int]] = []
-        numbers = self.numbers()
-        for number in numbers:
-            step = self.search.step(walk, number)
+
+        def draft() -> bool:
+            """Draft those that may win; whether one of them does not fit."""
+            none = False
+            for bound, number in sorted(bounds):
+                if bound < self.price:
+                    slices = partial(walk.slices, number)
+                    none |= not self.take(number, cut, search.cost(number, self.last, cut, slices))
+            return none
+
+        number, least = self.last, self.price
+        while number >= self.begin():
+            step = search.step(walk, number)
             if step is None or not step.fits:
                 break
             self.overlap = self.overlap or step.overlap
             if step.moved <= self.most_bytes(number):
+                least = min(least, self.lowest[number] + step.least(cut.cores))
                 bounds.append((self.lowest[number] + step.bound(cut.cores), number))
-        else:
-            number = self.first - 1
-        for bound, first in sorted(bounds):
-            if bound >= self.price:
-                break
-            cost = self.search.cost(first, self.last, cut, partial(walk.slices, first))
-            unfit = unfit or cost is None
-            self.take(first, cut, cost)
-        may_win = any(bound < self.price for bound, _ in bounds)
-        longer = range(number, numbers.stop, -1)
+            number -= 1
+            if number < self.begin():
+                unfit = draft()
+        unfit = draft() or unfit
+        may_win = least < self.price
+        longer = range(number, self.begin() - 1, -1)
         unfit = unfit or any(self.least(n)[0] < self.price for n in longer)
         return self.price < before, may_win, unfit
 
@@ -301,19 +312,20 @@ class _Cheapest:
         price, moved = self.search.least(self.uncut, number)
         return self.lowest[number] + price, moved
 
-    def take(self, number: int, cut: Cut, cost: Cost | None) -> None:
-        """Take a group that begins with this layer if it lowers the price."""
-        if cost is None or cost.moved > self.most_bytes(number):
-            return
-        price = self.lowest[number] + cost.price
-        if price < self.price:
-            self.price, self.found = price, (number, cut)
-            self.fewest[number] = min(cost.moved, self.fewest.get(number, cost.moved))
+    def take(self, number: int, cut: Cut, cost: Cost | None) -> bool:
+        """Take a group that begins with this layer if it lowers the price; whether it fits."""
+        if cost is not None and cost.moved <= self.most_bytes(number):
+            price = self.lowest[number] + cost.price
+            if price < self.price:
+                self.price, self.found = price, (number, cut)
+                self.fewest[number] = min(cost.moved, self.fewest.get(number, cost.moved))
+        return cost is not None
 
     def in_parts(self) -> None:
         """Try to make layers in parts, in groups that move fewer bytes so."""
-        vain, search = 0, self.search
-        for number in self.numbers():
+        vain, search, number = 0, self.search, self.last + 1
+        while number > self.begin():
+            number -= 1
             price, moved = self.least(number)
             # Parts move fewer bytes, or share the work between cores.
             fewest = self.fewest.get(number, self.most_bytes(number))

@@ -11,7 +11,7 @@ again, or, of rows, it stays in local memory until the next slice has read it (i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from math import prod
@@ -244,6 +244,20 @@ def _tensor_slices(tensor: Tensor, needs: Region, cut: Cut, keep: str) -> Tensor
         for which in zip(*kept, strict=True)
     )
     return TensorSlices(tensor, holds, makes, ROWS, cut)
+
+
+def region_needed(made: TensorSlices, maps: AxisMaps, shape: Sequence[int]) -> Region:
+    """Return the part that each slice of a tensor needs of a buffer on the way to it.
+
+    An axis is not cut if every slice needs as much of it.
+    """
+    found = []
+    for m, extent in zip(maps, shape, strict=True):
+        part = whole(extent) if m is None else made.makes[m.axis].needed(m)
+        if m is not None and all(needed == m.spans.hull for needed in part.spans.ranges):
+            part = AxisPart("", Spans.of([m.spans.hull]))
+        found.append(part)
+    return tuple(found)
 
 
 def _needed_by(maps: AxisMaps, made: Region, shape: tuple[int, ...]) -> Region:

@@ -4,8 +4,8 @@
 They take their slices from one `Slicer`. The bound of a group is the price if its layers compute
 while its transfers run, and wait for nothing but the first layer's loads; the last layer's stores
 follow. No order of time steps costs less, so a group whose bound is too high need not be drafted.
-More slices together move and compute no less, but for rows that nothing reads: a group whose bound
-is too high is not cut further.
+More slices together move and compute no less, but for rows that nothing reads: a group that costs
+too much without its edges is not cut further.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class Step:
     def bound(self, cores: int) -> int:
         """Return what the price is at least, if so many cores share what is computed."""
         return self.moving + max(self.moving, self.computing // cores + self.edges)
+
+    def least(self, cores: int) -> int:
+        """Return the same in any number of slices, or more; their edges may be short."""
+        return self.moving + max(self.moving, self.computing // cores)
 
 
 class Walk:

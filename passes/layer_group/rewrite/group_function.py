@@ -21,7 +21,7 @@ from passes.layer_group.planning.cut import CHANNELS
 from passes.layer_group.planning.loops import PartLoop, Parts
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import TensorSlices
+from passes.layer_group.planning.slicing import TensorSlices, region_needed
 from passes.layer_group.planning.spans import AxisPart, Region, Spans
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.kernel_slices import (
@@ -34,7 +34,6 @@ from passes.layer_group.rewrite.local_buffers import (
     LaneBuffers,
     LocalBuffer,
     check_covers,
-    region_needed,
 )
 from passes.layer_group.rewrite.loop_functions import OPAQUE, called
 from passes.layer_group.rewrite.slice_values import (
@@ -60,8 +59,8 @@ def group_kernel(
     Each buffer has its address in a lane, in bytes, where `form` is ``address``. Where it is
     ``arena``, all of them are in one allocation, and layers are functions: a CPU runs that.
 
-    Raises ValueError when a layer needs more working memory than was planned for it, when a slice
-    reads or stores what is not in local memory then, or for numbers beyond int32.
+    Raises ValueError when a slice reads or stores what is not in local memory then, or for numbers
+    beyond int32.
     """
     return _Writer(planned, calls, lanes, form).write()
 
@@ -243,8 +242,6 @@ class _Writer:
     ) -> Any:
         """Return what a layer does for a slice, or a part in a loop; with `then` after its sums."""
         call, made = self.calls[layer.name], self.planned.slices.in_parts(layer)
-        if loop is not None and layer.output in loop.made:
-            call = call.in_parts(loop.made[layer.output].axis)
         if layer.name not in self.buffers:
             self.buffers[layer.name] = self._buffers(layer, call, made)
         if then is not None:
@@ -289,9 +286,8 @@ class _Writer:
         self, layer: Layer, call: KernelCall, made: TensorSlices
     ) -> dict[int, LocalBuffer]:
         """Return where each buffer of a layer's kernel lies in local memory."""
-        shapes = call.kernel.shapes
         elements = {buffer: _element(call.kernel.buffers[buffer]) for buffer in call.memory}
-        held = {n: region_needed(made, axes, shapes[n]) for n, axes in call.working.items()}
+        held = {n: region_needed(made, x.maps, x.shape) for n, x in call.working.items()}
         places = self.memory.working(layer.name, held, elements)
         places[call.parameter] = self.local[layer.output]
         buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}

@@ -13,8 +13,7 @@ import numpy as np
 from passes.ir import element_type, tir
 from passes.ir.storage_entries import ElementType
 from passes.layer_group.planning.planned_group import PlannedGroup
-from passes.layer_group.planning.slicing import TensorSlices
-from passes.layer_group.planning.spans import AxisMaps, AxisPart, Region, Spans, whole
+from passes.layer_group.planning.spans import AxisPart, Region, Spans
 from passes.layer_group.rewrite.slice_values import INT32_MAX, SliceValues, number
 from passes.prim_func import AllocationUses, Arena, offset_in_elements
 
@@ -36,22 +35,6 @@ def check_covers(held: AxisPart, needed: AxisPart, what: str) -> None:
         (begin, end), first, last = spans.ranges[at], low[at % len(low)], high[at % len(high)]
         there = f"{first} to {last}" if first < last else "none"
         raise ValueError(f"{what}: needs elements {begin} to {end}, holds {there}")
-
-
-def region_needed(made: TensorSlices, axes: AxisMaps, shape: Sequence[int]) -> Region:
-    """Return the part that each slice of a tensor needs of a buffer on the way to it.
-
-    An axis is not cut if every slice needs as much of it.
-    """
-    found = []
-    for m, extent in zip(axes, shape, strict=True):
-        if m is None:
-            found.append(whole(extent))
-            continue
-        part = made.makes[m.axis].needed(m)
-        is_cut = any(needed != m.spans.hull for needed in part.spans.ranges)
-        found.append(part if is_cut else AxisPart("", Spans.of([m.spans.hull])))
-    return tuple(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +115,7 @@ class LaneBuffers:
     def working(
         self, layer: str, held: Mapping[int, Region], elements: Mapping[int, ElementType]
     ) -> dict[int, LocalBuffer]:
-        """Return the working buffers of a layer, one after the other in its working memory.
-
-        Raises ValueError when they need more than was planned.
-        """
+        """Return the working buffers of a layer, one after the other in its working memory."""
         if not held:
             return {}
         extents = {
@@ -143,11 +123,7 @@ class LaneBuffers:
         }
         sizes = {key: prod(extents[key]) * elements[key].nbits // 8 for key in held}
         planned = self._planned.local.sizes[layer] * self._lanes
-        if sum(sizes.values()) > planned:
-            raise ValueError(
-                f"layer {layer!r}: its working memory is planned with {planned} bytes, and needs "
-                f"{sum(sizes.values())} in memory scope {SCOPE!r}"
-            )
+        assert sum(sizes.values()) <= planned, f"working memory of layer {layer!r}"
         memory = self._allocate(layer, (planned,), _BYTE, "_work")
         self._nbits[-1] = max(elements[key].nbits for key in held)
         buffers, at = {}, 0

@@ -264,7 +264,7 @@ def test_an_operator_fused_with_its_neighbours_is_cut_too():
     (layer,) = block.network.layers
     assert layer.operator == "fused_conv2d_multiply_relu"
     assert layer.maps[0][2] == Window(2, stride=2, first=-1, last=1).along(11, 21)
-    assert layer.buffer_bits == 0, "each step takes the place of the one before"
+    assert layer.buffers == (), "each step takes the place of the one before"
 
 
 ranges = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda x: (min(x), max(x)))

@@ -54,7 +54,7 @@ def sums_of_layers(tensors, *layers, lanes=4, most=1, outputs=()):
 
 ALONG = (Window(0), Window(1))
 MATRIX, LINE = ((4, 36), "wc"), ((4,), "w")
-PARTS = {"part_bits": ((1, 0),)}
+PARTS = {"parts": (1,)}
 
 
 def summed(name, output="z", more=()):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
+from passes.layer_group.planning.network import Kind, Layer, Network, Tensor, WorkingBuffer
 from passes.layer_group.planning.spans import AxisMap, Range, Spans
 
 
@@ -79,7 +79,9 @@ class Builder:
         maps = tuple(maps_of(windows, shape, self.shape(i)) for i, windows in inputs)
         layer = Layer(f"{operator}:{name}", operator, names, output, maps, multiply_adds)
         if self.part_bits is not None:
-            layer = replace(layer, part_bits=((1, self.part_bits),))
+            own = maps_of(tuple(map(Window, range(len(shape)))), shape, shape)
+            buffers = (WorkingBuffer(self.part_bits, shape, own),) if self.part_bits else ()
+            layer = replace(layer, buffers=buffers, parts=(1,))
         self.layers.append(layer)
         return output
 

@@ -243,7 +243,7 @@ class Replay:
 
     def overwrite_working(self, position: int) -> None:
         layer = self.layers[position]
-        if layer.buffer_bits and layer.name in self.planned.local.sizes:
+        if layer.buffers and layer.name in self.planned.local.sizes:
             self.working(layer)[:] = -1 - position
 
     def working(self, layer) -> np.ndarray:
@@ -253,7 +253,7 @@ class Replay:
     def finish(self, position: int, turn: int, box: Box, parts, late) -> None:
         """Make the result of sums part by part, which stay until their part is made."""
         layer = self.layers[position]
-        if layer.buffer_bits:
+        if layer.buffers:
             assert (self.working(layer) == -1 - position).all(), f"no sums of {layer.name}"
         self.move_parts(late, turn, 0)
         for at in range(parts.count):
@@ -276,7 +276,7 @@ class Replay:
         layer = self.layers[position]
         if at:
             self.expect_sums(position, turn, box, at)
-        if layer.buffer_bits:
+        if layer.buffers:
             there = self.working(layer)
             assert at == 0 or (there == -1 - position).all(), f"sums of {layer.name} are not there"
             there[:] = -1 - position

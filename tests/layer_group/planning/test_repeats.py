@@ -13,7 +13,7 @@ from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning import search
 from passes.layer_group.planning.layer_groups import plan_layer_groups
-from passes.layer_group.planning.network import NetworkIndex
+from passes.layer_group.planning.network import NetworkIndex, WorkingBuffer
 from passes.layer_group.planning.planned_group import Chip
 from passes.layer_group.planning.repeats import Repeats
 
@@ -32,7 +32,7 @@ def blocks(changes: list[str]) -> NetworkIndex:
         middle = builder.same("relu", f"b{at}", middle, in_place=change != "apart")
         y = builder.conv(middle, f"c{at}", 16, 3, 1, 1, bias=change != "twice")
         facts = {
-            "work": {"buffer_bits": 64},
+            "work": {"buffers": (WorkingBuffer(64, (1,), (None,)),)},
             "sums": {"sums": ()},
             "late": {"after_sums": ((middle, 1, 1),)},
         }
