@@ -250,7 +250,7 @@ class _Cheapest:
         again = keep_rows != self.search.keeps[0]
         if again and not self.overlap:
             return  # The groups are those whose halos are made again.
-        vain, unfit = 0, True
+        vain, unfit, self.longest = 0, True, self.last
         for cut in self.search.cuts(self.last, cores):
             if again and cut.counts[ROWS] == 1:
                 continue  # Without cut rows there is no halo.
@@ -304,7 +304,9 @@ class _Cheapest:
         unfit = draft() or unfit
         may_win = least < self.price
         longer = range(number, self.begin() - 1, -1)
-        unfit = unfit or any(self.least(n)[0] < self.price for n in longer)
+        # Where more slices let fewer layers fit, longer groups do not come back.
+        grows, self.longest = number <= self.longest, min(number, self.longest)
+        unfit = grows and (unfit or any(self.least(n)[0] < self.price for n in longer))
         return self.price < before, may_win, unfit
 
     def least(self, number: int) -> tuple[int, int]:

@@ -115,7 +115,10 @@ class LaneBuffers:
     def working(
         self, layer: str, held: Mapping[int, Region], elements: Mapping[int, ElementType]
     ) -> dict[int, LocalBuffer]:
-        """Return the working buffers of a layer, one after the other in its working memory."""
+        """Return the working buffers of a layer, one after the other in its working memory.
+
+        Raises ValueError when they need more than was planned.
+        """
         if not held:
             return {}
         extents = {
@@ -123,7 +126,11 @@ class LaneBuffers:
         }
         sizes = {key: prod(extents[key]) * elements[key].nbits // 8 for key in held}
         planned = self._planned.local.sizes[layer] * self._lanes
-        assert sum(sizes.values()) <= planned, f"working memory of layer {layer!r}"
+        if sum(sizes.values()) > planned:
+            needed = sum(sizes.values())
+            raise ValueError(
+                f"layer {layer!r}: {planned} bytes to work in are planned, not {needed}"
+            )
         memory = self._allocate(layer, (planned,), _BYTE, "_work")
         self._nbits[-1] = max(elements[key].nbits for key in held)
         buffers, at = {}, 0

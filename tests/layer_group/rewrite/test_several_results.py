@@ -125,7 +125,7 @@ def test_memory_beyond_what_was_planned_or_can_be_counted_is_refused(monkeypatch
     (block,) = read_networks(mod)
     planned = plan_group(NetworkIndex(block.network).group(0, 0), Cut(), chip())
     none = replace(planned.local, sizes=dict.fromkeys(planned.local.sizes, 1))
-    with pytest.raises(ValueError, match=r"'softmax:lv'.* is planned with 8 bytes, and needs"):
+    with pytest.raises(ValueError, match="'softmax:lv': 8 bytes to work in are planned, not"):
         group_kernel(replace(planned, local=none), block.calls, LANES, "arena")
     monkeypatch.setattr(local_buffers, "INT32_MAX", planned.plan.peak * LANES - 1)
     with pytest.raises(ValueError, match="beyond int32"):
