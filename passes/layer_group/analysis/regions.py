@@ -3,9 +3,8 @@
 
 For each axis of a buffer: which indices are read for one index of one axis of what is written.
 
-An index is simplified under the conditions of its load, and evaluated at all points of its space. A
-large one is taken apart into summands that share no variable, and each is evaluated so. Of one
-that is larger still, every slice reads the whole axis.
+An index is simplified under the conditions of its load, and evaluated at all points of its space.
+Of a large one, every slice reads the whole axis.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from passes.ir import never_wraps, structural_walk, tir
+from passes.ir import structural_walk, tir
 from passes.layer_group.analysis.read_kernel import Kernel
 from passes.layer_group.analysis.stages import ElementLoad, Stage, variables_in
 from passes.layer_group.planning.spans import NOWHERE, AxisMap, AxisMaps, Ints, Spans
 
-_FEW, _MANY = 1 << 16, 1 << 22
-"""Points of an index space that is looked at point by point; and of a summand's."""
+_MOST_POINTS = 1 << 22
+"""Points of an index space that is looked at."""
 
 
 def stage_reads(kernel: Kernel, stage: Stage) -> dict[int, AxisMaps]:
@@ -86,69 +85,27 @@ def _ways(stage: Stage, access: ElementLoad, index: Any, extent: int) -> dict[in
     axes = [a for a, var in enumerate(stage.spatial) if var.__chandle__() in used]
     if not axes or any(key not in extents for key in used):
         return {}
-    points = _at_points(index, {key: extents[key] for key in used}, guards, _FEW)
+    points = _at_points(index, {key: extents[key] for key in used}, guards)
+    if points is None:
+        return {}
     found = {}
     for axis in axes:
-        key = stage.spatial[axis].__chandle__()
-        table = (
-            _by_parts(index, key, extents, guards)
-            if points is None
-            else _ends(points, used.index(key))
-        )
-        if table is not None:
-            first, last = table
-            found[axis] = Spans.between(np.maximum(first, 0), np.minimum(last, extent - 1) + 1)
+        own = used.index(stage.spatial[axis].__chandle__())
+        others = tuple(at for at in range(len(used)) if at != own)
+        # The least and the greatest index over all values of all other variables.
+        first, last = points[0].min(axis=others), points[1].max(axis=others)
+        found[axis] = Spans.between(np.maximum(first, 0), np.minimum(last, extent - 1) + 1)
     return found
 
 
-def _by_parts(
-    index: Any, key: int, extents: Mapping[int, int], guards: Sequence[Any]
-) -> Table | None:
-    """Return the table of the variable `key`; summands of other variables move both ends."""
-    if not never_wraps(index):
-        return None
-    parts: list[tuple[dict[int, tir.Var], Any]] = []
-    for summand in _summands(index):
-        variables = variables_in(summand)
-        apart = []
-        for before, part in parts:
-            if before.keys() & variables.keys():
-                variables, summand = {**before, **variables}, part + summand
-            else:
-                apart.append((before, part))
-        parts = [*apart, (variables, summand)]
-    first, last = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    for variables, part in parts:
-        points = _at_points(part, {one: extents[one] for one in variables}, guards, _MANY)
-        if points is None:
-            return None
-        own = list(variables).index(key) if key in variables else None
-        low, high = _ends(points, own)
-        first, last = first + low, last + high
-    some = first <= last
-    return np.where(some, first, NOWHERE), np.where(some, last, -NOWHERE)
-
-
-def _summands(index: Any) -> list[Any]:
-    if isinstance(index, tir.Add):
-        return _summands(index.a) + _summands(index.b)
-    if isinstance(index, tir.Sub):
-        return _summands(index.a) + [
-            tir.IntConstant(index.ty, 0) - part for part in _summands(index.b)
-        ]
-    return [index]
-
-
-def _at_points(
-    index: Any, extents: Mapping[int, int], guards: Sequence[Any], most: int
-) -> Table | None:
+def _at_points(index: Any, extents: Mapping[int, int], guards: Sequence[Any]) -> Table | None:
     """Return the least and the greatest index read at each point; none where a condition fails.
 
     Each variable, given by its handle with its extent, has an axis of the tables. None where there
-    are more than `most` points.
+    are too many points.
     """
     grid = tuple(extents.values())
-    if prod(grid) > most:
+    if prod(grid) > _MOST_POINTS:
         return None
     of = dict(zip(extents, np.indices(grid, sparse=True), strict=True))
     ways = (False, True) if any(map(rounds_products, (index, *guards))) else (False,)
@@ -166,12 +123,6 @@ def _at_points(
     first, last = reduce(np.minimum, found), reduce(np.maximum, found)
     first, last = np.where(read, first, NOWHERE), np.where(read, last, -NOWHERE)
     return first.astype(np.int64), last.astype(np.int64)
-
-
-def _ends(points: Table, own: int | None) -> Table:
-    """Return the least and the greatest index over all values of all variables but `own`."""
-    others = tuple(at for at in range(points[0].ndim) if at != own)
-    return points[0].min(axis=others), points[1].max(axis=others)
 
 
 def _terms(guards: Sequence[Any]) -> Iterator[Any]:

@@ -242,21 +242,14 @@ def _does_not_fit(index: NetworkIndex, chip: Chip, number: int) -> str:
 def _of_neighbours(index: NetworkIndex, number: int) -> str:
     """Return what keeps a layer apart from the layers that make its inputs or read its output."""
     layers = index.network.layers
-    makers = (index.maker[name] for name in layers[number].inputs if name in index.maker)
-    near = [*dict.fromkeys((*makers, *index.readers[layers[number].output]))]
-    able = [n for n in near if not layers[n].reason]
-    between = {n: [x for x in layers[min(n, number) : max(n, number)] if x.reason] for n in able}
-    free = [n for n in able if not between[n]]
-
-    def named(numbers: list[int]) -> str:
-        names = ", ".join(repr(layers[n].name) for n in numbers)
-        return f"its neighbour{'s' if len(numbers) > 1 else ''} {names}"
-
+    near = [*dict.fromkeys((*index.makers(number), *index.readers[layers[number].output]))]
+    # Those that can be grouped, with no other layer between that cannot.
+    free = [
+        n for n in near if not any(x.reason for x in layers[min(n, number) : max(n, number) + 1])
+    ]
     if not near:
         return "no other layer makes what it reads, or reads what it makes"
-    if not able:
-        return f"{named(near)} cannot be grouped"
+    names = ", ".join(repr(layers[n].name) for n in free or near)
     if not free:
-        parting = between[able[0]][0].name
-        return f"{parting!r}, which cannot be grouped, runs between it and {named(able[:1])}"
-    return f"no group with {named(free)} fits and costs less than the layers alone"
+        return f"{names} cannot be grouped, or what runs between cannot"
+    return f"no group with {names} fits and costs less than the layers alone"
