@@ -18,9 +18,8 @@ from passes.ir.operators import operator_name
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
 from passes.layer_group.analysis.stages import NOT_ANALYSED
 from passes.layer_group.planning.layer_groups import LayerGroups, plan_layer_groups, with_layouts
-from passes.layer_group.planning.network import NetworkIndex
+from passes.layer_group.planning.network import NetworkIndex, Repeats
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
-from passes.layer_group.planning.repeats import Repeats
 from passes.layer_group.planning.saved import as_text, read_groups
 from passes.layer_group.planning.search import HALOS, SEARCHES, Progress, silent
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
@@ -248,7 +247,8 @@ def _written(
             try:
                 check(group.local.problem, group.plan)
                 layers = (*group.group.layers, *index.layouts(group.group.loaded))
-                same = repeats.plan(group), tuple(block.calls[layer.name] for layer in layers)
+                run = repeats.run(group.group.first, group.group.last)
+                same = run, group.content, tuple(block.calls[layer.name] for layer in layers)
                 if same not in written:
                     written[same] = group_kernel(group, block.calls, lanes, form)
                 name = f"{groups.network.name}_group_{number}_{len(kept)}"

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 
-from passes.layer_group.planning.banks import in_banks
 from passes.layer_group.planning.cost import TRANSFERS, Cost, layer_cycles, total
 from passes.layer_group.planning.cut import Cut
-from passes.layer_group.planning.local_memory import lane_bytes
+from passes.layer_group.planning.local_memory import in_banks, lane_bytes
 from passes.layer_group.planning.network import Kind, Network, NetworkIndex
 from passes.layer_group.planning.planned_group import PORTFOLIO, Chip, PlannedGroup, sliced
 from passes.layer_group.planning.saved import SavedGroup, in_order_of, plan_saved

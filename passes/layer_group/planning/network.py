@@ -8,8 +8,8 @@ TVM.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from math import prod
@@ -214,6 +214,53 @@ class Group:
         """Positions in `layers` of those that read a tensor."""
         first, last = self.first, self.last
         return tuple(r - first for r in self.index.readers[name] if first <= r <= last)
+
+
+class Repeats:
+    """Numbers of runs of layers that are alike but for names, in all that share `numbers`.
+
+    Alike are the layers with their maps, the tensors with their extents, which of these are the
+    same one, who else reads them, and which of them leave the run.
+    """
+
+    def __init__(self, index: NetworkIndex, numbers: dict[Hashable, int] | None = None) -> None:
+        self._index = index
+        self._numbers = {} if numbers is None else numbers
+        self._layers = [self.number(self._content(n)) for n in range(len(index.network.layers))]
+        # By the last layer: the numbers of the runs that end with it, shortest first, and the order
+        # of their tensors.
+        self._ending: dict[int, tuple[list[int], dict[str, int]]] = {}
+
+    def run(self, first: int, last: int) -> int:
+        """Return the number of the run of layers from `first` to `last`."""
+        runs, order = self._ending.setdefault(last, ([], {}))
+        for number in range(last - len(runs), first - 1, -1):
+            layer = self._index.network.layers[number]
+            names = (layer.output, *layer.inputs)
+            same = tuple(order.setdefault(name, len(order)) for name in names)
+            behind = self._index.leaves(layer.output, last)
+            shorter = runs[-1] if runs else None
+            runs.append(self.number((shorter, self._layers[number], same, behind)))
+        return runs[last - first]
+
+    def number(self, content: Hashable) -> int:
+        """Return the number of anything that is there of a run, equal for what is equal."""
+        return self._numbers.setdefault(content, len(self._numbers))
+
+    def _content(self, number: int) -> Hashable:
+        """Return what a layer is but for names."""
+        index, layer = self._index, self._index.network.layers[number]
+        operands, sums = [], dict(layer.sums)
+        for name in layer.inputs:
+            laid_out = [source for one in index.layouts((name,)) for source in one.inputs]
+            own = index.readers[name] == [number], name in index.maker, name in layer.in_place
+            after = tuple((axis, to) for other, axis, to in layer.after_sums if other == name)
+            operands.append((own, sums.get(name), after, self._tensors((name, *laid_out))))
+        alone = replace(layer, name="", inputs=(), output="", in_place=(), sums=(), after_sums=())
+        return alone, tuple(operands), self._tensors((layer.output,))
+
+    def _tensors(self, names: tuple[str, ...]) -> Hashable:
+        return tuple(replace(self._index.tensors[name], name="") for name in names)
 
 
 def extent_of(tensor: Tensor, letter: str) -> int:

@@ -11,19 +11,19 @@ from passes.layer_group.planning.cost import TRANSFERS, Cost, cost_alone
 from passes.layer_group.planning.cut import ROWS, Cut, cuts_to_try, slice_counts
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.loops import part_loops
-from passes.layer_group.planning.network import NetworkIndex
+from passes.layer_group.planning.network import NetworkIndex, Repeats
 from passes.layer_group.planning.planned_group import (
     Chip,
     PlannedGroup,
+    Step,
+    Walk,
     can_be_cut,
     draft_slices,
     place,
     plan_group,
     sliced,
 )
-from passes.layer_group.planning.repeats import Repeats, memory_content
 from passes.layer_group.planning.slicing import GroupSlices
-from passes.layer_group.planning.walk import Step, Walk
 from passes.planning import Plan
 
 PATIENCE = 2
@@ -111,9 +111,13 @@ class GroupSearch:
         """Return the groups that end with a layer and have one cut."""
         return Walk(self.index, self.chip, last, cut, strict=self.strict)
 
+    def _alike(self, first: int, last: int, cut: Cut) -> int:
+        """Return the number of a group with a cut."""
+        return self._repeats.number((self._repeats.run(first, last), cut))
+
     def step(self, walk: Walk, first: int) -> Step | None:
         """Return what a walk says of a group; None if it cannot be cut so."""
-        alike = self._repeats.group(first, walk.last, walk.cut)
+        alike = self._alike(first, walk.last, walk.cut)
         if alike not in self.known.steps:
             self.known.steps[alike] = walk.to(first)
         return self.known.steps[alike]
@@ -135,7 +139,7 @@ class GroupSearch:
 
         `slices` returns the slices of the group, where they can be had from what is known of it.
         """
-        alike = self._repeats.group(first, last, cut)
+        alike = self._alike(first, last, cut)
         if alike not in self.known.costs:
             found = slices() if slices else sliced(self.index.group(first, last), cut, self.chip)
             again = self.strict and any(x.is_made_too_often for x in found.tensors.values())
@@ -147,12 +151,12 @@ class GroupSearch:
         """Return a group with addresses; None if it finds no place in local memory."""
         planned = plan_group(self.index.group(first, last), cut, self.chip, self._placed)
         if planned is None:
-            self.known.costs[self._repeats.group(first, last, cut)] = None
+            self.known.costs[self._alike(first, last, cut)] = None
         return planned
 
     def _placed(self, local: LocalMemory, planner: str) -> Plan | None:
         """Return offsets, those of a memory of the same content if any."""
-        key = memory_content(local)
+        key = local.content
         if key not in self.known.places:
             plan = place(local, planner)
             offsets = [] if plan is None else [plan.offsets[name] for name in local.sizes]

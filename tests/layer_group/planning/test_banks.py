@@ -14,9 +14,9 @@ from test_local_memory import MACHINE, T8
 from test_search import long_network
 from tvm.target import Target
 
-from passes.layer_group.planning.banks import in_banks
 from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.layer_groups import plan_layer_groups
+from passes.layer_group.planning.local_memory import in_banks
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, plan_group
 from passes.planning import check

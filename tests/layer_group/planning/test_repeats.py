@@ -11,11 +11,10 @@ from networks import Builder
 from sweeps import sample
 from test_local_memory import MACHINE, T8
 
-from passes.layer_group.planning import search
 from passes.layer_group.planning.layer_groups import plan_layer_groups
-from passes.layer_group.planning.network import NetworkIndex, WorkingBuffer
+from passes.layer_group.planning.local_memory import LocalMemory
+from passes.layer_group.planning.network import NetworkIndex, Repeats, WorkingBuffer
 from passes.layer_group.planning.planned_group import Chip
-from passes.layer_group.planning.repeats import Repeats
 
 CHIP = Chip(replace(T8, capacity=8192), MACHINE, "first_fit")
 CHANGES = ("", "wide", "kernel", "output", "far", "twice", "apart", "work")
@@ -49,7 +48,7 @@ def test_what_is_known_of_a_group_holds_for_those_that_are_alike(change, monkeyp
     found = plan_layer_groups(network, CHIP, halo="cheapest")
     monkeypatch.setattr(Repeats, "run", lambda _self, first, last: (first, last))
     fresh = count()
-    monkeypatch.setattr(search, "memory_content", lambda _local: next(fresh))
+    monkeypatch.setattr(LocalMemory, "content", property(lambda _local: next(fresh)))
     anew = plan_layer_groups(network, CHIP, halo="cheapest")
     assert (found.after.price, found.after.moved) == (anew.after.price, anew.after.moved)
     for one, other in zip(found.groups, anew.groups, strict=True):
