@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.loops import Parts
-from passes.layer_group.planning.network import Layer, NetworkIndex, channels_of
+from passes.layer_group.planning.network import Layer, NetworkIndex
 from passes.layer_group.planning.slicing import GroupSlices
 from passes.layer_group.planning.time_steps import LOAD, Row, TimeSteps, Transfer, rebalance
 from target_hw.machine import Machine
@@ -65,9 +65,8 @@ def layer_cycles(
     """Return the cycles of a layer that makes so many elements of its output."""
     if not elements:
         return 0
-    output = index.tensors[layer.output]
     bits = max(index.tensors[name].bits for name in (*layer.inputs[:1], layer.output))
-    channels = channels_of(output)
+    channels = index.channels[layer.output]
     lines = -(-channels // lanes.count)
     # Elements if all lanes had a channel to work on.
     padded = -(-elements * lines * lanes.count // channels)

@@ -130,13 +130,16 @@ def in_place_pairs(
         moved = {transfer.tensor for transfer in row.transfers}
         for layer in (x for x in layers if x.name not in slices.loops):
             for name in (n for n in dict.fromkeys(layer.in_place) if n not in moved):
-                alone = _steps(live[name]) & _steps(live[layer.output]) == {number}
-                if alone and _alike(slices.tensors[name], slices.tensors[layer.output]):
+                if _alone(live[name], live[layer.output], number) and _alike(
+                    slices.tensors[name], slices.tensors[layer.output]
+                ):
                     yield number, (name, layer.output)
 
 
-def _steps(live: Live) -> set[int]:
-    return {step for begin, end in live for step in range(begin, end)}
+def _alone(one: Live, other: Live, step: int) -> bool:
+    """Return whether two lives have this time step in common, and no other."""
+    common = [(max(a, x), min(b, y)) for a, b in one for x, y in other if max(a, x) < min(b, y)]
+    return common == [(step, step + 1)]
 
 
 def _alike(one: TensorSlices, other: TensorSlices) -> bool:

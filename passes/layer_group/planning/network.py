@@ -120,6 +120,7 @@ class NetworkIndex:
         self.tensors = {tensor.name: tensor for tensor in network.tensors}
         self.elements = {tensor.name: prod(tensor.shape) for tensor in network.tensors}
         self.bytes = {tensor.name: tensor.bytes for tensor in network.tensors}
+        self.channels = {tensor.name: channels_of(tensor) for tensor in network.tensors}
         activations = (tensor for tensor in network.tensors if tensor.kind is Kind.ACTIVATION)
         self.least_bits = min((tensor.bits for tensor in activations), default=8)
         self._layouts = {layer.output: layer for layer in network.layouts}

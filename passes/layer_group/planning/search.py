@@ -26,7 +26,7 @@ from passes.layer_group.planning.planned_group import (
 from passes.layer_group.planning.slicing import GroupSlices
 from passes.planning import Plan
 
-PATIENCE = 2
+PATIENCE = 1
 """The number of cuts, or groups in parts, in a row without a win that stop the search."""
 
 REACH = 24
@@ -100,12 +100,16 @@ class GroupSearch:
         self.known, self.below = known or Known(), below
         self.price = 0  # Of all that was looked at by `dynamic_programming`
         self._repeats = Repeats(index, self.known.numbers)
+        self._cuts: dict[tuple[int, int], list[Cut]] = {}
 
     def cuts(self, last: int, cores: int) -> list[Cut]:
         """Return the cuts to try for groups that end with a layer: see `cuts_to_try`."""
-        index, lanes, layer = self.index, self.chip.lanes, self.index.network.layers[last]
-        every = cuts_to_try(tuple(lanes.most_slices(index, layer).values()), cores)
-        return [cut for cut in every if lanes.can_be_cut(index, layer, cut, stored=True)]
+        if (last, cores) not in self._cuts:
+            index, lanes, layer = self.index, self.chip.lanes, self.index.network.layers[last]
+            every = cuts_to_try(tuple(lanes.most_slices(index, layer).values()), cores)
+            able = [cut for cut in every if lanes.can_be_cut(index, layer, cut, stored=True)]
+            self._cuts[last, cores] = able
+        return self._cuts[last, cores]
 
     def walk(self, last: int, cut: Cut) -> Walk:
         """Return the groups that end with a layer and have one cut."""
