@@ -211,17 +211,12 @@ class Step:
         """
         return self.moving + max(self.moving, self.computing // cores + self.edges)
 
-    def least(self, cores: int) -> int:
-        """Return the same in any number of slices, or more; their edges may be short."""
-        return self.moving + max(self.moving, self.computing // cores)
-
 
 class Walk:
     """All groups that end with the layer of number `last` and have one cut, the shortest first.
 
-    They take their slices from one `Slicer`. More slices together move and compute no less, but for
-    rows that nothing reads: a group that costs too much without its edges is not cut further.
-    Where it is `strict`, it has no tensor that is made too often: see `is_made_too_often`.
+    They take their slices from one `Slicer`. Where it is `strict`, none has a tensor that is made
+    too often: see `is_made_too_often`.
     """
 
     def __init__(

@@ -26,9 +26,6 @@ from passes.layer_group.planning.planned_group import (
 from passes.layer_group.planning.slicing import GroupSlices
 from passes.planning import Plan
 
-PATIENCE = 1
-"""The number of cuts, or groups in parts, in a row without a win that stop the search."""
-
 REACH = 24
 """By how many layers a group that is tried may be longer than the best one so far."""
 
@@ -229,8 +226,6 @@ class _Cheapest:
         self.found: tuple[int, Cut] | None = None  # Its first layer, and its cut
         self.overlap = False  # Whether any two slices share rows
         self.uncut = search.walk(last, Cut())
-        # Bytes that groups in slices move which lowered the price, by their first layer.
-        self.fewest: dict[int, int] = {}
         self.alone = {last + 1: 0}  # Bytes of all layers from this one on, alone
         for number in range(last, first - 1, -1):
             self.alone[number] = self.alone[number + 1] + search.alone[number].moved
@@ -258,34 +253,29 @@ class _Cheapest:
         again = keep_rows != self.search.keeps[0]
         if again and not self.overlap:
             return  # The groups are those whose halos are made again.
-        vain, unfit, self.longest = 0, True, self.last
+        unfit, self.longest = True, self.last
         for cut in self.search.cuts(self.last, cores):
             if again and cut.counts[ROWS] == 1:
                 continue  # Without cut rows there is no halo.
             if cut.is_further and not unfit:
                 return
-            won, may_win, unfit = self.try_all(cut := replace(cut, keep_rows=keep_rows))
+            won, unfit = self.try_all(cut := replace(cut, keep_rows=keep_rows))
             # Fewer columns at a time are more of them that two slices need: with more rows?
             taller = won
             while taller and cut.is_further and cut.h > 1:
                 cut = replace(cut, h=slice_counts(cut.h)[-2])
-                taller, _, _ = self.try_all(cut)
-            vain = 0 if won or unfit else vain + 1
-            if vain == PATIENCE or not (may_win or unfit):
+                taller, _ = self.try_all(cut)
+            if not won and not unfit:
                 return
 
-    def try_all(self, cut: Cut) -> tuple[bool, bool, bool]:
+    def try_all(self, cut: Cut) -> tuple[bool, bool]:
         """Try the groups of a cut, the least bound first.
 
-        Return whether the price fell, whether a group may win that has more slices, and whether a
-        longer one may that does not fit. A group that grows does not fit in less.
+        Return whether the price fell, and whether a group may win that does not fit. A group that
+        grows does not fit in less.
         """
-        search, walk, before, unfit = (
-            self.search,
-            self.search.walk(self.last, cut),
-            self.price,
-            False,
-        )
+        search, before, unfit = self.search, self.price, False
+        walk = search.walk(self.last, cut)
         bounds: list[tuple[int, int]] = []
 
         def draft() -> bool:
@@ -297,25 +287,23 @@ class _Cheapest:
                     none |= not self.take(number, cut, search.cost(number, self.last, cut, slices))
             return none
 
-        number, least = self.last, self.price
+        number = self.last
         while number >= self.begin():
             step = search.step(walk, number)
             if step is None or not step.fits:
                 break
             self.overlap = self.overlap or step.overlap
             if step.moved <= self.most_bytes(number):
-                least = min(least, self.lowest[number] + step.least(cut.cores))
                 bounds.append((self.lowest[number] + step.bound(cut.cores), number))
             number -= 1
             if number < self.begin():
                 unfit = draft()
         unfit = draft() or unfit
-        may_win = least < self.price
         longer = range(number, self.begin() - 1, -1)
         # Where more slices let fewer layers fit, longer groups do not come back.
         grows, self.longest = number <= self.longest, min(number, self.longest)
         unfit = grows and (unfit or any(self.least(n)[0] < self.price for n in longer))
-        return self.price < before, may_win, unfit
+        return self.price < before, unfit
 
     def least(self, number: int) -> tuple[int, int]:
         """Return what a group from this layer on costs and moves at least, however it is cut."""
@@ -328,24 +316,20 @@ class _Cheapest:
             price = self.lowest[number] + cost.price
             if price < self.price:
                 self.price, self.found = price, (number, cut)
-                self.fewest[number] = min(cost.moved, self.fewest.get(number, cost.moved))
         return cost is not None
 
     def in_parts(self) -> None:
-        """Try to make layers in parts, in groups that move fewer bytes so."""
-        vain, search, number = 0, self.search, self.last + 1
+        """Try to make layers in parts."""
+        search, number = self.search, self.last + 1
         while number > self.begin():
             number -= 1
             price, moved = self.least(number)
-            # Parts move fewer bytes, or share the work between cores.
-            fewest = self.fewest.get(number, self.most_bytes(number))
-            if price >= self.price or (search.chip.cores == 1 and moved >= fewest):
+            if price >= self.price or moved > self.most_bytes(number):
                 continue
             ways = search.in_parts(number, self.last)
             for cut in ways:
                 self.take(number, cut, search.cost(number, self.last, cut))
-            vain = 0 if ways else vain + 1
-            if vain == PATIENCE:
+            if not ways:
                 return
 
 
