@@ -30,7 +30,6 @@ from layer_group_pairs import PAIRS, chip_named, networks_of
 from passes.layer_group.planning import (
     cut,
     layer_groups,
-    local_memory,
     loops,
     planned_group,
     search,
@@ -74,7 +73,6 @@ LAYER_GROUP: Mapping[str, Callable[[], Any]] = {
     "waiting of layers alone": lambda: patch.object(
         search.GroupSearch, "waiting", lambda self, number: self.alone[number]
     ),
-    "in place": lambda: patch.object(local_memory, "in_place_pairs", lambda *_: ()),
     "second loop behind a sum": lambda: patch.object(loops._Open, "_afterwards", {}),
     "other orders": lambda: patch.object(layer_groups, "FEW_LAYERS", 0),
     "order by dependencies": lambda: patch.object(

@@ -130,7 +130,7 @@ class NetworkBuilder:
         """Add an element-wise layer."""
         same = tuple(_same(axis, extent) for axis, extent in enumerate(self.shape(sources[0])))
         inputs = [(source, same) for source in sources]
-        return self.add(operator, self.shape(sources[0]), inputs, 0, in_place=sources)
+        return self.add(operator, self.shape(sources[0]), inputs, 0)
 
     def add(
         self,
@@ -138,14 +138,12 @@ class NetworkBuilder:
         shape: tuple[int, ...],
         inputs: list[tuple[str, AxisMaps]],
         work: int,
-        in_place: tuple[str, ...] = (),
     ) -> str:
         """Add a layer with these inputs and their maps, and so many multiply-adds."""
         name = f"t{len(self.layers)}"
         self.tensors[name] = Tensor(name, shape, self.bits, "nchw")
         names, maps = tuple(i for i, _ in inputs), tuple(m for _, m in inputs)
-        layer = Layer(f"{operator}{name[1:]}", operator, names, name, maps, work)
-        self.layers.append(replace(layer, in_place=in_place))
+        self.layers.append(Layer(f"{operator}{name[1:]}", operator, names, name, maps, work))
         return name
 
     def network(self, output: str) -> Network:

@@ -241,26 +241,6 @@ class KernelCall:
                     found.append((buffer, at, axis))
         return tuple(found)
 
-    @cached_property
-    def in_place(self) -> tuple[int, ...]:
-        """Parameters of the result's shape and type in whose place it may lie.
-
-        The first stage that stores in the result's place reads them element by element, if it
-        does, and no later one reads them.
-        """
-        kernel, stages = self.kernel, self.stages
-        there = {buffer for buffer, home in self.memory.items() if home == self.parameter}
-        first = next(i for i, stage in enumerate(stages) if there.intersection(stage.writes))
-        later = {access.buffer for stage in stages[first + 1 :] for access in stage.reads}
-        return tuple(
-            p
-            for p in self.inputs
-            if kernel.shapes[p] == self.shape
-            and kernel.buffers[p].ty.dtype.dtype == kernel.buffers[self.parameter].ty.dtype.dtype
-            and p not in later
-            and stages[first].reads_in_place(p)
-        )
-
 
 def _along(axes: AxisMaps, axis: int) -> int | None:
     """Return the one axis of a buffer that is read index by index as an axis of the result."""

@@ -275,8 +275,6 @@ class _BlockReader:
             source = call.source
             try:
                 name_of = dict(zip(source.inputs, call.inputs, strict=True))
-                # A tensor that is given twice is read at both.
-                others = {name for p, name in name_of.items() if p not in source.in_place}
                 return Layer(
                     *names,
                     source.maps,
@@ -284,7 +282,6 @@ class _BlockReader:
                     tuple(source.working.values()),
                     source.parts,
                     source.uncut,
-                    in_place=tuple(dict.fromkeys(n for n in call.inputs if n not in others)),
                     sums=tuple((name_of[p], axis) for p, axis in source.sums),
                     after_sums=tuple((name_of[p], axis, to) for p, axis, to in source.after_sums),
                 )

@@ -20,14 +20,14 @@ from itertools import accumulate, chain, combinations, product
 from math import prod
 
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.network import Kind, Layer
+from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.slicing import GroupSlices, TensorSlices, region_needed
 from passes.layer_group.planning.time_steps import Live, TimeSteps, live_ranges
 from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope
 
 Pair = tuple[str, str]
-"""Operand and result."""
+"""Two items in local memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +40,17 @@ class LocalMemory:
     rows: int  # Number of time steps
     memory: MemoryScope  # One lane's local memory
     name: str = "group"  # For messages
-    in_place: tuple[tuple[int, Pair], ...] = ()  # See `in_place_pairs`
 
     @cached_property
     def problem(self) -> Problem:
         """The same as buffers that compete for one memory; positions are time steps."""
         buffers = (Buffer(name, size, self.live[name]) for name, size in self.sizes.items())
-        pairs = tuple(pair for _, pair in self.in_place)
-        return Problem(tuple(buffers), self.memory, pairs, name=self.name)
+        return Problem(tuple(buffers), self.memory, name=self.name)
 
     @cached_property
     def content(self) -> Hashable:
         """The same but for names."""
-        at = {name: number for number, name in enumerate(self.sizes)}
-        items = tuple((size, self.live[name]) for name, size in self.sizes.items())
-        in_place = tuple((row, at[one], at[other]) for row, (one, other) in self.in_place)
-        return items, self.rows, in_place
+        return tuple((size, self.live[name]) for name, size in self.sizes.items()), self.rows
 
     @cached_property
     def bank_bytes(self) -> int:
@@ -65,11 +60,9 @@ class LocalMemory:
 
     @cached_property
     def most_live(self) -> int:
-        """Bytes a lane that are live in one time step, at most; a result in place counts once."""
+        """Bytes a lane that are live in one time step, at most."""
         change = [0] * (self.rows + 1)
         lives = [(size, live) for name, size in self.sizes.items() for live in self.live[name]]
-        results = {row: result for row, (_, result) in self.in_place}
-        lives += [(-self.sizes[result], (row, row + 1)) for row, result in results.items()]
         for size, (begin, end) in lives:
             change[begin] += size
             change[end] -= size
@@ -113,40 +106,7 @@ def of_time_steps(
         len(steps.rows),
         memory,
         f"{group.index.network.name}: LMEM",
-        tuple(in_place_pairs(slices, steps, live)),
     )
-
-
-def in_place_pairs(
-    slices: GroupSlices, steps: TimeSteps, live: Mapping[str, Live]
-) -> Iterator[tuple[int, Pair]]:
-    """Yield the time step of each layer whose result may lie where an operand lies, and both.
-
-    Both live together in that step alone, in which the operand is not moved, and hold the same part
-    of tensors alike in every slice.
-    """
-    for number, row in enumerate(steps.rows):
-        layers = (slices.group.layers[position] for position in row.layers)
-        moved = {transfer.tensor for transfer in row.transfers}
-        for layer in (x for x in layers if x.name not in slices.loops):
-            for name in (n for n in dict.fromkeys(layer.in_place) if n not in moved):
-                if _alone(live[name], live[layer.output], number) and _alike(
-                    slices.tensors[name], slices.tensors[layer.output]
-                ):
-                    yield number, (name, layer.output)
-
-
-def _alone(one: Live, other: Live, step: int) -> bool:
-    """Return whether two lives have this time step in common, and no other."""
-    common = [(max(a, x), min(b, y)) for a, b in one for x, y in other if max(a, x) < min(b, y)]
-    return common == [(step, step + 1)]
-
-
-def _alike(one: TensorSlices, other: TensorSlices) -> bool:
-    """Return whether a byte of a lane holds the same element of two tensors in every slice."""
-    x, y = one.tensor, other.tensor
-    same = (x.shape, x.axes, x.bits) == (y.shape, y.axes, y.bits)
-    return same and x.kind is y.kind is Kind.ACTIVATION and one.holds == other.holds
 
 
 _OPERANDS, _TRANSFERS = 1 << 20, 1 << 10
@@ -196,8 +156,7 @@ def in_banks(local: LocalMemory, steps: TimeSteps, plan: Plan) -> Plan:
                 weights[one][other] += weight
                 weights[other][one] += weight
     given = {name: plan.offsets[name][0] for name in local.sizes}
-    best = _Places(local, weights, {}, given)
-    kept = {other: one for _, (one, other) in local.in_place if given[one] == given[other]}
+    best = _Places(local, weights, given)
     sizes, bank = local.sizes, local.bank_bytes
     steps_of = {name: sum(end - begin for begin, end in local.live[name]) for name in sizes}
     # The largest for the longest time first, or the largest that meet most.
@@ -205,11 +164,9 @@ def in_banks(local: LocalMemory, steps: TimeSteps, plan: Plan) -> Plan:
         sorted(sizes, key=lambda x: -sizes[x] * steps_of[x]),
         sorted(sizes, key=lambda x: (-(sizes[x] // bank), -weights[x].total(), -sizes[x])),
     )
-    # Results that lie in an operand's place are placed with it where there is no room for both.
-    for together, order in product(({}, kept) if kept else ({},), orders):
-        found = _Places(local, weights, together, {})
-        fits = all(found.place(name) for name in order if name not in together)
-        if fits and found.cost < best.cost:
+    for order in orders:
+        found = _Places(local, weights, {})
+        if all(map(found.place, order)) and found.cost < best.cost:
             best = found
         if best.cost == 0:
             break
@@ -226,7 +183,6 @@ class _Places:
 
     local: LocalMemory
     weights: Mapping[str, Counter[str]]  # The price of a bank that two buffers share
-    together: Mapping[str, str]  # Buffers that lie where another one does
     at: dict[str, int]
 
     def __post_init__(self) -> None:
@@ -235,13 +191,6 @@ class _Places:
             name: {step for begin, end in self.local.live[name] for step in range(begin, end)}
             for name in self.local.sizes
         }
-        self._with = {name: [name] for name in self.local.sizes}
-        for name in self.together:
-            other = name
-            while other in self.together:
-                other = self.together[other]
-            self._rows[other] |= self._rows[name]
-            self._with[other].append(name)
 
     def least(self, name: str) -> int:
         """Return in how many banks a buffer is at least."""
@@ -254,9 +203,7 @@ class _Places:
         """Return what a place costs: meetings with what is placed, and a bank that is crossed."""
         banks = self._banks(name, at)
         cost = int(len(banks) > self.least(name))
-        for other, weight in (
-            (x, w) for one in self._with[name] for x, w in self.weights[one].items()
-        ):
+        for other, weight in self.weights[name].items():
             if other in self.at:
                 theirs = self._banks(other, self.at[other])
                 cost += weight if banks.start < theirs.stop and theirs.start < banks.stop else 0
@@ -289,5 +236,5 @@ class _Places:
         chosen = min(sorted(starts), key=lambda at: self._cost_at(name, at), default=None)
         if chosen is None:
             return False
-        self.at |= dict.fromkeys(self._with[name], chosen)
+        self.at[name] = chosen
         return True

@@ -85,8 +85,6 @@ class Layer:
     parts: tuple[int, ...] = ()
     uncut: str = ""  # Letters of axes of which each slice would need the whole of some buffer
     reason: str = ""  # The reason for which it cannot be cut or grouped; empty where it can
-    # Names of inputs in whose place the result may lie, as far as its kernel goes.
-    in_place: tuple[str, ...] = ()
     # Names of tensors that it does not read and runs after, as what makes them may have a state.
     behind: tuple[str, ...] = ()
     # Inputs with their reduction axis, where the output can be summed part by part along it.
@@ -254,10 +252,10 @@ class Repeats:
         operands, sums = [], dict(layer.sums)
         for name in layer.inputs:
             laid_out = [source for one in index.layouts((name,)) for source in one.inputs]
-            own = index.readers[name] == [number], name in index.maker, name in layer.in_place
+            own = index.readers[name] == [number], name in index.maker
             after = tuple((axis, to) for other, axis, to in layer.after_sums if other == name)
             operands.append((own, sums.get(name), after, self._tensors((name, *laid_out))))
-        alone = replace(layer, name="", inputs=(), output="", in_place=(), sums=(), after_sums=())
+        alone = replace(layer, name="", inputs=(), output="", sums=(), after_sums=())
         return alone, tuple(operands), self._tensors((layer.output,))
 
     def _tensors(self, names: tuple[str, ...]) -> Hashable:

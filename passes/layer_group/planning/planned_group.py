@@ -275,8 +275,6 @@ class Walk:
         # What the next layer reads is there one step before.
         held = reads | self._next
         held[layer.output] = lanes.tensor_bytes(made.tensor, made.window)
-        if layer.in_place:
-            del held[layer.output]
         self._next = reads
         self._most = max(self._most, sum(held.values()) + working_bytes(layer, made, lanes))
         self._overlap = self._overlap or any(one.repeated_rows for one in (made, *read))

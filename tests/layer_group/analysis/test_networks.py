@@ -6,7 +6,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from operator_modules import arrays, call, check_same, lowered, module, run
+from llvm_level import at_level
+from operator_modules import (
+    arrays,
+    call,
+    check_against_stock,
+    check_same,
+    lowered,
+    module,
+    run,
+)
 from test_layer_group_pass import TINY, build
 from tvm import relax
 
@@ -204,6 +213,22 @@ def test_softmax_needs_working_memory_and_normalization_along_the_rows_more():
     assert (32, (1, 2, 8, 1), None) in [
         (x.bits, x.shape, x.maps[2]) for x in rows.layers[1].buffers
     ]
+
+
+def test_within_a_kernel_what_a_later_stage_reads_keeps_its_memory():
+    """Two kernels of a convolution and four stages, of which the last two read earlier ones."""
+
+    def stages(emit, x, y):
+        for _ in range(2):
+            a = emit(OP.nn.conv2d(x, y, padding=(1, 1)))
+            b = emit(OP.exp(a))
+            c = emit(OP.subtract(emit(OP.abs(b)), a))
+            x = emit(OP.add(c, b))
+        return x
+
+    mod = module([(1, 8, 16, 16), (8, 8, 3, 3)], stages)
+    target = at_level("sophgo/bm1684x-llvm")
+    assert check_against_stock(mod, target, [0.1 * x for x in arrays(mod)]) == 1
 
 
 def test_a_block_with_effects_is_left_alone():

@@ -146,12 +146,9 @@ class Builder:
         )
         return self.add("pool", name, (n, c, *out), [(source, maps)])
 
-    def same(self, operator: str, name: str, *sources: str, in_place: bool = True) -> str:
+    def same(self, operator: str, name: str, *sources: str) -> str:
         maps = tuple(Window(axis) for axis in range(4))
-        made = self.add(operator, name, self.shape(sources[0]), [(s, maps) for s in sources])
-        if in_place:
-            self.layers[-1] = replace(self.layers[-1], in_place=sources)
-        return made
+        return self.add(operator, name, self.shape(sources[0]), [(s, maps) for s in sources])
 
     def concat(self, name: str, first: str, second: str, axis: int) -> str:
         shape = list(self.shape(first))
@@ -194,7 +191,7 @@ def worked_example(bits: int = 16) -> Network:
     b = Builder("worked example", bits)
     b.tensor("in0", 1, 64, 56, 56)
     b.conv("in0", "t1", 64, 3, 1, 1)
-    b.same("relu", "t2", "t1", in_place=False)
+    b.same("relu", "t2", "t1")
     b.pool("t2", "t3", 2, 2)
     b.conv("t3", "t4", 64, 3, 1, 1)
     return b.network("t4")

@@ -17,7 +17,7 @@ from passes.layer_group.planning.network import NetworkIndex, Repeats, WorkingBu
 from passes.layer_group.planning.planned_group import Chip
 
 CHIP = Chip(replace(T8, capacity=8192), MACHINE, "first_fit")
-CHANGES = ("", "wide", "kernel", "output", "far", "twice", "apart", "work")
+CHANGES = ("", "wide", "kernel", "output", "far", "twice", "work")
 
 
 def blocks(changes: list[str]) -> NetworkIndex:
@@ -28,7 +28,7 @@ def blocks(changes: list[str]) -> NetworkIndex:
     for at, change in enumerate(changes):
         kernel = 5 if change == "kernel" else 3
         middle = builder.conv(x, f"a{at}", 32 if change == "wide" else 16, kernel, 1, kernel // 2)
-        middle = builder.same("relu", f"b{at}", middle, in_place=change != "apart")
+        middle = builder.same("relu", f"b{at}", middle)
         y = builder.conv(middle, f"c{at}", 16, 3, 1, 1, bias=change != "twice")
         facts = {
             "work": {"buffers": (WorkingBuffer(64, (1,), (None,)),)},

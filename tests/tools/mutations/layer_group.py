@@ -22,7 +22,6 @@ _SHARED = (
 _BOUNDARIES = f"{_TESTS}/rewrite/test_boundaries.py"
 _LEFT = f"{_TESTS}/test_left_alone.py"
 _GROUPS = f"{_TESTS}/rewrite/test_group_kernels.py"
-_PLACES = f"{_TESTS}/planning/test_in_place.py"
 _PROPERTY = f"{_TESTS}/test_layer_group_property.py"
 _NETWORKS = f"{_TESTS}/analysis/test_networks.py"
 _MEMORY = f"{_NETWORKS}::test_softmax_needs_working_memory_and_normalization_along_the_rows_more"
@@ -53,13 +52,13 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           _PROPERTY)),
     Rule("LayerGroup in place: working memory", f"{_ANALYSIS}/kernel_calls.py",
          ("KernelCall.memory", "KernelCall._replaced_by"),
-         (_SAME, _PLACES, _MEMORY, _GROUPS, _SHARED)),
+         (_SAME, _NETWORKS, _GROUPS, _SHARED)),
     Rule("LayerGroup in place: element by element", f"{_ANALYSIS}/stages.py",
-         ("Stage.reads_in_place",), (_SAME, _PLACES, _BACK)),
+         ("Stage.reads_in_place",), (_SAME, _MEMORY, _BACK)),
     Rule("LayerGroup in place: the slice of a result", f"{_ANALYSIS}/kernel_calls.py",
          ("KernelCall._needs_its_slice",),
          (f"{_GROUPS}::test_working_memory_in_the_place_of_a_result_that_every_slice_makes_whole",
-         _SAME, f"{_GROUPS}::test_all_layers_as_one_group", _PLACES, _BACK)),
+         _SAME, f"{_GROUPS}::test_all_layers_as_one_group", _NETWORKS, _BACK)),
     Rule("LayerGroup sums: part by part", f"{_ANALYSIS}/kernel_calls.py",
          ("KernelCall.sum_stage", "KernelCall.sums", "KernelCall.after_sums", "_along"),
          (_RULES, _BACK)),
