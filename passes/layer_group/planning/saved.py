@@ -34,8 +34,9 @@ from passes.layer_group.planning.planned_group import (
 BlockKey = tuple[str, int]
 """The name of a function, and the number of a block in it."""
 
-_HALOS = {"recompute": False, "keep": True}
-_SHARES = {"slices": False, "channels": True}
+_DEFAULTS = {"slices": {}, "halo": "recompute", "part_bytes": 0, "cores": 1, "share": "slices"}
+"""The fields of a group beside its layers, and what they are where they are not there."""
+_KNOWN = {"halo": ["recompute", "keep"], "share": ["slices", "channels"]}
 
 
 @dataclass(frozen=True)
@@ -92,27 +93,23 @@ def read_groups(path: str | Path) -> dict[BlockKey, tuple[SavedGroup, ...]]:
 
 
 def _read_group(data: Any, where: str) -> SavedGroup:
-    others = ("slices", "halo", "part_bytes", "cores", "share")
-    _only(data, where, "layers", optional=others)
-    layers = _of_type(data["layers"], list, where)
+    given = _DEFAULTS | _only(data, where, "layers", optional=tuple(_DEFAULTS))
+    layers = _of_type(given["layers"], list, where)
     if not layers or not all(isinstance(name, str) for name in layers):
         raise ValueError(f'{where}: "layers" must be names of one layer or more, got {layers!r}')
-    slices = _of_type(data.get("slices", {}), dict, where)
-    _only(slices, f'{where}, "slices"', optional=tuple(LETTERS))
-    numbers = {**slices, "cores": data.get("cores", 1), "part_bytes": data.get("part_bytes", 0)}
+    slices = _only(given["slices"], f'{where}, "slices"', optional=tuple(LETTERS))
+    numbers = slices | {name: given[name] for name in ("cores", "part_bytes")}
     for name, value in numbers.items():
         if type(value) is not int or value < (name != "part_bytes"):
             raise ValueError(f"{where}: {name!r} must be a whole number, got {value!r}")
-    halo, share = data.get("halo", "recompute"), data.get("share", "slices")
-    for name, value, known in (("halo", halo, _HALOS), ("share", share, _SHARES)):
-        if value not in [*known]:
-            raise ValueError(f"{where}: {name!r} must be one of {[*known]}, got {value!r}")
-    how = {"part_bytes": data.get("part_bytes", 0), "cores": data.get("cores", 1)}
+    for name, known in _KNOWN.items():
+        if given[name] not in known:
+            raise ValueError(f"{where}: {name!r} must be one of {known}, got {given[name]!r}")
+    how = {"keep_rows": given["halo"] == "keep", "by_channels": given["share"] == "channels"}
     try:
-        cut = Cut(keep_rows=_HALOS[halo], by_channels=_SHARES[share], **how, **slices)
+        return SavedGroup(where, tuple(layers), Cut(**numbers, **how))
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    return SavedGroup(where, tuple(layers), cut)
 
 
 def _only(data: Any, where: str, *needed: str, optional: Sequence[str] = ()) -> Any:

@@ -27,8 +27,8 @@ from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.kernel_slices import (
     LayerPart,
     laid_out,
+    loops_over,
     nest,
-    part_loops,
 )
 from passes.layer_group.rewrite.local_buffers import (
     LaneBuffers,
@@ -161,7 +161,7 @@ class _Writer:
         local, outside = self.local[name], self.parameters[name]
         for axis, (held, part) in enumerate(zip(local.held, parts, strict=True)):
             check_covers(held, part, f"tensor {name!r} is moved, axis {axis}")
-        loops, at = part_loops(parts, slices)
+        loops, at = loops_over(parts, slices)
         place = local.indices(at, slices)
         if loads:
             given = laid_out(self.layouts[name], at) if name in self.layouts else at

@@ -85,7 +85,7 @@ class LayerPart:
                 check_covers(made, part, f"{what} of what is computed, axis {axis}")
 
 
-def part_loops(parts: Sequence[AxisPart], slices: SliceValues) -> tuple[list[Any], list[Any]]:
+def loops_over(parts: Sequence[AxisPart], slices: SliceValues) -> tuple[list[Any], list[Any]]:
     """Return loops over a part of a tensor, and the indices in the tensor."""
     loops = [
         (tir.Var(f"i{axis}", tir.PrimType(INDEX)), slices.begin(part), slices.count(part))
