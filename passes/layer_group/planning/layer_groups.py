@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 
-from passes.layer_group.planning.cost import TRANSFERS, Cost, layer_cycles, total
+from passes.layer_group.planning.cost import Cost, total
 from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.local_memory import in_banks, lane_bytes
 from passes.layer_group.planning.network import Kind, Network, NetworkIndex
@@ -15,9 +15,8 @@ from passes.layer_group.planning.planned_group import PORTFOLIO, Chip, PlannedGr
 from passes.layer_group.planning.saved import SavedGroup, in_order_of, plan_saved
 from passes.layer_group.planning.search import HALOS, SEARCHES, GroupSearch, Known, Progress, silent
 
-FEW_LAYERS, NEAR = 48, 1.05
-"""Other orders than a network's own are tried if it has no more layers than the first, and its
-groups cost more than the second times what any groups would."""
+FEW_LAYERS = 48
+"""Layers of a network at most of which other orders than its own are tried."""
 
 
 @dataclass(frozen=True)
@@ -104,23 +103,9 @@ def plan_layer_groups(
         )
         found.append(_planned(how, search, given))
         below = min(below, how.price or below)
-        if not longest and found[-1].after.price <= NEAR * _least_price(found[-1], how):
-            break
     if search == "tail_to_head":
         return min(found, key=lambda x: x.after.cycles)
     return min(found, key=lambda x: x.after.price)
-
-
-def _least_price(found: LayerGroups, how: GroupSearch) -> int:
-    """Return what a network costs at least, if nothing waits and each tensor is moved once."""
-    index, chip = how.index, how.chip
-    moving = chip.machine[TRANSFERS].cycles(found.moved_least)
-    computing = sum(
-        layer_cycles(chip.machine, chip.lanes, index, layer, index.elements[layer.output])
-        for layer in index.network.layers
-        if not layer.reason
-    )
-    return moving + max(moving, computing // chip.cores)
 
 
 def _planned(
