@@ -103,9 +103,12 @@ def plan_layer_groups(
         )
         found.append(_planned(how, search, given))
         below = min(below, how.price or below)
-    if search == "tail_to_head":
-        return min(found, key=lambda x: x.after.cycles)
-    return min(found, key=lambda x: x.after.price)
+    counts = "cycles" if search == "tail_to_head" else "price"
+    best = min(found, key=lambda x: getattr(x.after, counts))
+    if chip.planner != PORTFOLIO:
+        return best
+    groups = (replace(x, plan=in_banks(x.local, x.steps, x.plan)) for x in best.groups)
+    return replace(best, groups=tuple(groups))
 
 
 def _planned(
@@ -121,13 +124,7 @@ def _planned(
             first, *others = run
             parts += SEARCHES[search](groups_of, first, others[-1] if others else first)
     parts += plan_saved(index, chip, given or ())
-    groups = tuple(
-        replace(part, plan=in_banks(part.local, part.steps, part.plan))
-        if chip.planner == PORTFOLIO
-        else part
-        for part in parts
-        if isinstance(part, PlannedGroup)
-    )
+    groups = tuple(part for part in parts if isinstance(part, PlannedGroup))
     left = {x.name: x.reason for x in network.layers if x.reason}
     if given is not None:
         inside = {n for group in groups for n in group.group.numbers}
