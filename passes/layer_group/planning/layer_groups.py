@@ -232,5 +232,5 @@ def _of_neighbours(index: NetworkIndex, number: int) -> str:
         return "no other layer makes what it reads, or reads what it makes"
     names = ", ".join(repr(layers[n].name) for n in free or near)
     if not free:
-        return f"{names} cannot be grouped, or what runs between cannot"
+        return f"its neighbours {names} cannot be grouped, or layers that run between cannot"
     return f"no group with {names} fits and costs less than the layers alone"

@@ -155,4 +155,4 @@ def test_what_has_to_run_between_two_draws_is_no_group():
     (block,) = read_networks(drawn(reads_both=True))
     found = plan_layer_groups(block.network, chip(), search="tail_to_head")
     assert found.groups == ()
-    assert "runs between it and" in " ".join(found.left.values())
+    assert "layers that run between" in " ".join(found.left.values())
