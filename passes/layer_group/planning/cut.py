@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
+from typing import Any
 
 LETTERS = "ndwh"
 """Letters of the axes that are cut, outermost first: the batch, depth, columns, rows."""
@@ -78,6 +79,11 @@ class Cut:
         cores = f" on {self.cores} cores along {self.shared}" if self.shared else ""
         return (", ".join(slices) or "one slice") + cores
 
+    def along(self, letter: str, count: int) -> Cut:
+        """Return the same cut with another number of slices along a letter."""
+        changes: dict[str, Any] = {letter: count}
+        return replace(self, **changes)
+
     @property
     def is_further(self) -> bool:
         """Whether it cuts along other axes than are cut first."""
@@ -94,12 +100,12 @@ def cuts_to_try(most: tuple[int, ...], cores: int = 1) -> tuple[Cut, ...]:
     found = [Cut()]
     for letter in FIRST + FURTHER:
         for count in slice_counts(most[LETTERS.index(letter)])[1:]:
-            found.append(replace(found[-1], **{letter: count}))
+            found.append(found[-1].along(letter, count))
     shared = []
     for cut in found:
         letter = cut.outermost or ROWS
         count = -(-cut.counts[letter] // cores) * cores
-        shared.append(replace(cut, cores=cores, **{letter: count}))
+        shared.append(replace(cut.along(letter, count), cores=cores))
     return tuple(dict.fromkeys(shared))
 
 

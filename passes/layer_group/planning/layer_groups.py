@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
+from typing import Any
 
 from passes.layer_group.planning.cost import Cost, total
 from passes.layer_group.planning.cut import Cut
@@ -205,7 +206,8 @@ def with_layouts(index: NetworkIndex, left: Mapping[str, str]) -> dict[str, str]
 def _does_not_fit(index: NetworkIndex, chip: Chip, number: int) -> str:
     """Return what a layer needs alone, if its smallest slice needs more than the capacity."""
     layer, group = index.network.layers[number], index.group(number, number)
-    cut = Cut(part_bytes=1, **chip.lanes.most_slices(index, layer))
+    most: dict[str, Any] = chip.lanes.most_slices(index, layer)
+    cut = Cut(part_bytes=1, **most)
     slices = sliced(group, cut, chip)
     sizes = lane_bytes(slices, chip.lanes)
     needed, working = sum(sizes.values()), sizes[layer.name]
