@@ -18,6 +18,7 @@ import pytest
 import tvm
 import tvm_ffi
 from llvm_level import at_level, functions_at_level
+from measured_memory import value_of
 from tvm import tirx
 from tvm.ir.transform import Pass, Sequential, module_pass
 from tvm.tirx import (
@@ -186,29 +187,11 @@ def arguments(
     made: list[Any] = []
     for param in func.params:
         if is_buffer_var(param):
-            shape = [_value(extent, values) for extent in param.ty.shape]
+            shape = [value_of(extent, values, 5) for extent in param.ty.shape]
             made.append(_array(random, shape, str(param.ty.dtype.dtype)))
         else:
             made.append(values.setdefault(param.name, 5))
     return made
-
-
-def _value(extent: Any, values: dict[str, int]) -> int:
-    if isinstance(extent, IntImm):
-        return int(extent.value)
-    names: list[Any] = []
-    tvm_ffi.structural_walk(extent, (tirx.Var, names.append))
-    known = {var: IntImm(var.ty, values.setdefault(var.name, 5)) for var in names}
-    return int(tvm.sym.Analyzer().simplify(substitute(extent, known)).value)
-
-
-def substitute(expr: Any, known: dict[Any, Any]) -> Any:
-    """Replace variables in an expression."""
-
-    def replace(var: tirx.Var, _mutator: Any) -> Any:
-        return next((value for old, value in known.items() if old.same_as(var)), var)
-
-    return tvm_ffi.structural_mutate(expr, (tirx.Var, replace))
 
 
 def _array(random: np.random.Generator, shape: list[int], dtype: str) -> Any:

@@ -88,7 +88,7 @@ def value_of(extent: Any, sizes: Mapping[str, int], default: int | None = None) 
     for variable in undefined_vars(extent):
         name = str(variable.name)
         size = sizes[name] if default is None else sizes.get(name, default)
-        analyzer.bind(variable, IntImm("int64", size))
+        analyzer.bind(variable, IntImm(variable.ty, size))
     return int(analyzer.simplify(extent))
 
 
