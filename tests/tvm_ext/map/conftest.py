@@ -142,7 +142,23 @@ class OpenPage:
 
     def boxes(self, buffer: str, plan: int = 0) -> list[dict]:
         """Where the rectangles of a buffer are in the window."""
-        return self.run("return memoryMap.locate(arguments[0], arguments[1])", buffer, plan)
+        return self.all_boxes([buffer], plan)[0]
+
+    def all_boxes(self, buffers: list[str], plan: int) -> list[list[dict]]:
+        """Where the rectangles of each of some buffers are in the window."""
+        return self.run(
+            """
+            const { page } = memoryMap, drawing = page.drawings[arguments[1]];
+            const { x: left, y: top } = drawing.body.getBoundingClientRect();
+            return arguments[0].map((name) => drawing.plan.boxes.of[page.memory.index.get(name)]
+              .map((box) => {
+                const [x, y, width, height] = drawing.frame(box);
+                return { x: left + x, y: top + y, width, height };
+              }));
+            """,
+            buffers,
+            plan,
+        )
 
     def marked(self, kind: str) -> set[int]:
         """The lines, from 0, that have a mark."""

@@ -190,10 +190,9 @@ def test_pointing_at_a_buffer_marks_its_lines(open_page, kernel):
             page.move_to(x, y)
             hovered = page.buffer("hovered")
             names = [other.name for other in scope.problem.buffers]
-            all_boxes = "return arguments[0].map((name) => memoryMap.locate(name, arguments[1]))"
             under = {
                 name
-                for name, places in zip(names, page.run(all_boxes, names, plan), strict=True)
+                for name, places in zip(names, page.all_boxes(names, plan), strict=True)
                 for place in places
                 if 0 <= x - place["x"] <= place["width"] and 0 <= y - place["y"] <= place["height"]
             }

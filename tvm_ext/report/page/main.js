@@ -474,15 +474,4 @@ class Page {
   }
 }
 
-const page = new Page();
-// For scripts that drive the page: what is shown, and where a buffer is on the screen.
-window.memoryMap = {
-  page,
-  locate(name, plan = 0) {
-    const drawing = page.drawings[plan], around = drawing.body.getBoundingClientRect();
-    return drawing.plan.boxes.of[page.memory.index.get(name)].map((box) => {
-      const [x, y, width, height] = drawing.frame(box);
-      return { x: around.x + x, y: around.y + y, width, height };
-    });
-  },
-};
+window.memoryMap = { page: new Page() }; // For scripts that drive the page.
