@@ -131,7 +131,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           "tir.new_load(var, [number(1)] * len(ty.shape))", (_GROUPS,)),
     Fault("LayerGroup writing fault: a part may end too early", f"{_REWRITE}/local_buffers.py",
           "((spans.begin < low) | (spans.end > high))", "(spans.begin < low)",
-          (_GROUPS, _SEVERAL)),
+          (f"{_TESTS}/rewrite/test_held_parts.py",)),
     Rule("LayerGroup writing: loops of a slice, and what they may read",
          f"{_REWRITE}/kernel_slices.py", (), (_GROUPS, _SEVERAL, _RUNS)),
     Fault("LayerGroup writing fault: TVM simplifies quotients of numbers of unknown sign",
