@@ -50,13 +50,12 @@ class Ask:
             compared_planners(self.planners)
         for names in ("planners", "scopes", "functions"):
             object.__setattr__(self, names, listed(getattr(self, names)))
-        if self.budget is not None:
-            object.__setattr__(self, "budget", as_budget(self.budget))
+        as_budget(self.budget)
 
     @property
-    def limits(self) -> Budget | None:
+    def limits(self) -> Budget:
         """The budget."""
-        return None if self.budget is None else as_budget(self.budget)
+        return as_budget(self.budget)
 
     @property
     def stock(self) -> bool:

@@ -22,7 +22,6 @@ from passes.ir import (
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.order import FunctionOrder
-from passes.planning import Budget
 from passes.relax import (
     RETURNED,
     Size,
@@ -182,7 +181,7 @@ def _placements(
     planners, bound, seconds = ask.names(problem, graph=True), None, 0.0
     if not found.form.offsets:  # The device takes no plan with offsets.
         begin = time.perf_counter()
-        slots, bound = plan_slots(problem, ask.limits or Budget())
+        slots, bound = plan_slots(problem, ask.limits)
         ours = slots if unit else found.plan  # The plan that the pass writes
         bound = min(bound, slots.peak, ours.peak)  # A plan does not pad its last slot.
         seconds = time.perf_counter() - begin
