@@ -44,7 +44,7 @@ def hill_climb(problem: Problem, budget: Budget) -> Plan:
     ends with the last order that it kept, this one with the best.
     """
     block_list, tracker, rng = BlockList(problem), BudgetTracker(budget), random.Random(0)
-    met = [block_list.met_by(block) for block in range(len(block_list))]
+    met = block_list.interference
     order = np.lexsort(([-len(row) for row in met], -block_list.size_array))
     turn = np.argsort(order)
 

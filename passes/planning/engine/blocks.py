@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from passes.planning.bound import Ints as Ints
 from passes.planning.bound import lower_bound
-from passes.planning.buffer import LiveRange
+from passes.planning.buffer import LiveRange, live_together
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
 from target_hw.memory import ByteRange, settle
@@ -147,10 +147,13 @@ class BlockList:
         These are reserved, or those of pinned blocks that it conflicts with.
         """
         taken = list(self.problem.memory.reserved)
-        if self.pinned:
-            for other in self.met_by(block).tolist():
-                if other in self.pinned:
-                    taken.append((self.pinned[other], self.pinned[other] + self.sizes[other]))
+        apart = self.separated.get(block, []) if self.pinned else []
+        for other, offset in self.pinned.items():
+            end = offset + self.sizes[other]
+            if offset < end and (
+                other in apart or live_together(self.live[block], self.live[other])
+            ):
+                taken.append((offset, end))
         return sorted(taken)
 
     @cached_property
@@ -192,24 +195,6 @@ class BlockList:
         bounds = np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
         others = (pairs % max(1, count)).astype(np.int32)
         return [others[begin:end] for begin, end in pairwise(bounds)]
-
-    def met_by(self, block: int) -> Row:
-        """Return the blocks that one conflicts with, ascending, without listing all conflicts."""
-        if self.is_listed:
-            return self.interference[block]
-        return np.flatnonzero(self.meets(block)).astype(np.int32)
-
-    def meets(self, block: int) -> npt.NDArray[np.bool_]:
-        """Return for each block whether one conflicts with it, without listing all conflicts."""
-        begins, ends, owners = self.pieces
-        found = np.zeros(len(self), dtype=bool)
-        for begin, end in self.live[block] if self.sizes[block] else ():
-            met = (begins < end) & (begin < ends)
-            found[owners[met]] = True
-        found &= self.size_array > 0
-        found[block] = False
-        found[self.separated.get(block, [])] = True
-        return found
 
     @cached_property
     def separated(self) -> dict[int, list[int]]:

@@ -22,7 +22,7 @@ from passes.planning.memories.memories_problem import (
     Stay,
     fits_alone,
 )
-from passes.planning.plan import Plan, Status
+from passes.planning.plan import Status
 from passes.planning.planner import Budget, BudgetTracker
 from passes.planning.planners.best import fitting, minimise
 from passes.planning.planners.first_fit import fit_blocks
@@ -128,7 +128,7 @@ def _placed(
         if scope.capacity is None:
             placed += [(part, ()) for part in there]
             continue
-        plan = _place(_problem_of(problem, there, scope), tracker.share(PLACE_PART))
+        plan = fitting(BlockList(_problem_of(problem, there, scope)), tracker.share(PLACE_PART))
         if plan.fits:
             placed += [(part, plan.offsets[str(at)]) for at, part in enumerate(there)]
             continue
@@ -151,13 +151,6 @@ def _problem_of(
             Buffer(str(number), buffer.size, part.live, buffer.alignment, buffer.slots, pinned)
         )
     return Problem(tuple(placed), memory, name=memory.name)
-
-
-def _place(problem: Problem, tracker: BudgetTracker) -> Plan:
-    """Return a plan that fits, or that says whether there is none."""
-    if problem.capacity is None:
-        return minimise(BlockList(problem), tracker.share(1, at_most=LOW_NODES))
-    return fitting(BlockList(problem), tracker)
 
 
 # A plan where a choice has no place: memory by memory, the fastest first
@@ -222,7 +215,7 @@ def _finished(
         parts = [part for part, offsets in placed if not offsets and part.memory == memory]
         if parts:
             low = BudgetTracker(Budget(LOW_NODES, tracker.rest().seconds))
-            plan = _place(_problem_of(problem, parts, scope), low)
+            plan = minimise(BlockList(_problem_of(problem, parts, scope)), low)
             known += [(part, plan.offsets[str(number)]) for number, part in enumerate(parts)]
     found = _written(problem, known, bound)
     if all(m.capacity is None or found.peaks[m.name] <= m.capacity for m in problem.memories):

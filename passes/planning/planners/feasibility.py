@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, product
@@ -31,7 +31,6 @@ from passes.planning.planners.first_fit import fit_blocks, ordered
 from target_hw.memory import settle
 
 WHOLE_BLOCKS = 3000  # Blocks up to which the search is asked for all of a problem
-FIRST_WORK = 2_500_000  # Blocks looked at in the first, short turns: half a second in plain Python
 CORE_SHARES = (0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 """The share of the capacity, or of the most bytes live at once, that puts a block into the core:
 the first for which the core is small enough."""
@@ -152,37 +151,18 @@ ATTEMPTS = (
 
 
 def _search(packing: Packing, capacity: int, tracker: BudgetTracker) -> Answer:
-    """Let all attempts take turns until one has an answer.
+    """Let all attempts take turns until one has an answer, each with twice the placements.
 
     The first turns are short: most questions end there, and small ones need no compiled search.
     """
-    limit = 2 * len(packing)
-    first = ATTEMPTS[: FIRST_WORK // (limit * len(packing))]
-    is_there = compiled.is_loaded if len(packing) < MANY_BLOCKS else compiled.is_ready
-    outcome, offsets = _round_robin(packing, capacity, tracker, first, [limit], is_there)
-    if outcome is not Outcome.PAUSED:
-        return outcome, offsets
-    limits = (limit << turn for turn in range(62))
-    return _round_robin(packing, capacity, tracker, ATTEMPTS, limits, compiled.is_ready)
-
-
-def _round_robin(
-    packing: Packing,
-    capacity: int,
-    tracker: BudgetTracker,
-    attempts: Sequence[Attempt],
-    limits: Iterable[int],
-    is_there: Callable[..., bool],
-) -> Answer:
-    """Let each attempt go on for as many placements as each limit says.
-
-    An attempt goes on as what TVM compiles once that `is_there`.
-    """
     running: dict[Attempt, BranchAndBound] = {}
     step = max(1, STEP_WORK // max(1, len(packing)))
-    for limit, attempt in product(limits, attempts):
+    for turn, attempt in product(range(62), ATTEMPTS):
         if tracker.left and attempt not in running:
             running[attempt] = BranchAndBound(packing, attempt, capacity)
+        is_first = turn == 0 and len(packing) < MANY_BLOCKS
+        is_there = compiled.is_loaded if is_first else compiled.is_ready
+        limit = 2 * len(packing) << turn
         for done in range(0, limit, step):
             if not tracker.left:
                 return Outcome.PAUSED, []

@@ -37,7 +37,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          (_PROBLEM, _BOUND, _CLAIMS, _RIGHT)),
     Rule("lower bound", "passes/planning/bound.py", (), (_BOUND, _CLAIMS)),
     Rule("blocks: who conflicts, who may be in place", "passes/planning/engine/blocks.py",
-         ("BlockList.separated", "BlockList.interference_among", "BlockList.met_by",
+         ("BlockList.separated", "BlockList.interference_among",
          "BlockList.pieces", "BlockList.soft", "BlockList.in_place_pairs", "BlockList.partners",
          "BlockList.due", "BlockList.slots_match", "BlockList._status"),
          (_CLAIMS, _RIGHT, _MANY)),
