@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import NamedTuple
 
 from passes.addresses import has_tiles
 from passes.ir import (
@@ -25,8 +27,7 @@ from tvm_ext.report.report import Finding
 from tvm_ext.text import Table, counted, format_bytes, format_seconds
 
 
-@dataclass(frozen=True)
-class Allocations:
+class Allocations(NamedTuple):
     """The allocations in one storage scope, as they stand in the IR."""
 
     count: int = 0  # Those of constant size
@@ -116,20 +117,15 @@ def _compare(name: str, func: PrimFunc, ours: Pass) -> FunctionComparison:
 
 def allocations(mod: IRModule) -> ByScope:
     """Count the allocations of a module's PrimFuncs by storage scope, in alphabetical order."""
-    return _sums(
-        (scope, Allocations(symbolic=1) if nbits is None else Allocations(1, -(-nbits // 8)))
-        for func in prim_funcs(mod).values()
-        for scope, nbits in allocated_bits(func.body)
-    )
-
-
-def _sums(groups: Iterable[tuple[str, Allocations]]) -> ByScope:
-    sums: dict[str, Allocations] = {}
-    for scope, more in groups:
-        known = sums.get(scope, Allocations())
-        nbytes, symbolic = known.nbytes + more.nbytes, known.symbolic + more.symbolic
-        sums[scope] = Allocations(known.count + more.count, nbytes, symbolic)
-    return dict(sorted(sums.items()))
+    found: defaultdict[str, Allocations] = defaultdict(Allocations)
+    for func in prim_funcs(mod).values():
+        for scope, nbits in allocated_bits(func.body):
+            count, nbytes, symbolic = found[scope]
+            more = (count, nbytes, symbolic + 1)
+            if nbits is not None:
+                more = (count + 1, nbytes + -(-nbits // 8), symbolic)
+            found[scope] = Allocations(*more)
+    return dict(sorted(found.items()))
 
 
 def _table(found: Sequence[FunctionComparison]) -> Table:
