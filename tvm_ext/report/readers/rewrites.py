@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import NamedTuple
 
 from passes.addresses import has_tiles
 from passes.ir import (
@@ -27,7 +26,8 @@ from tvm_ext.report.report import Finding
 from tvm_ext.text import Table, counted, format_bytes, format_seconds
 
 
-class Allocations(NamedTuple):
+@dataclass(frozen=True)
+class Allocations:
     """The allocations in one storage scope, as they stand in the IR."""
 
     count: int = 0  # Those of constant size
@@ -120,11 +120,12 @@ def allocations(mod: IRModule) -> ByScope:
     found: defaultdict[str, Allocations] = defaultdict(Allocations)
     for func in prim_funcs(mod).values():
         for scope, nbits in allocated_bits(func.body):
-            count, nbytes, symbolic = found[scope]
-            more = (count, nbytes, symbolic + 1)
-            if nbits is not None:
-                more = (count + 1, nbytes + -(-nbits // 8), symbolic)
-            found[scope] = Allocations(*more)
+            known = found[scope]
+            if nbits is None:
+                found[scope] = replace(known, symbolic=known.symbolic + 1)
+            else:
+                nbytes = known.nbytes - (-nbits // 8)
+                found[scope] = replace(known, count=known.count + 1, nbytes=nbytes)
     return dict(sorted(found.items()))
 
 
