@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from textwrap import indent
 
 import tvm
 from hypothesis import strategies as st
@@ -230,6 +232,14 @@ def _function(
     ]
 
 
-def parse(source: str) -> tvm.IRModule:
-    """Make a module of a source."""
-    return tvm.script.from_source(source)
+_FUNCTION = re.compile(r"^(@.*\n)?def ", re.MULTILINE)
+
+
+def parse(source: str, **options: bool) -> tvm.IRModule:
+    """Make a module of a source, or of functions alone, which are not pure unless they say so."""
+    if "class Module:" not in source:
+        functions = _FUNCTION.sub(
+            lambda head: (head[1] or "@R.function(pure=False)\n") + "def ", source
+        )
+        source = "@I.ir_module\nclass Module:\n" + indent(functions, "    ")
+    return tvm.script.from_source(source, **options)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tvm
 from llvm_level import at_level
+from relax_programs import parse
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
@@ -57,7 +58,7 @@ def lower_by_needed_passes(mod: tvm.IRModule) -> tvm.IRModule:
 
 def lower_source(source: str, *, fuse: bool = False) -> tvm.IRModule:
     """Parse a module and lower it, by default without fusing operators."""
-    return lower(tvm.script.from_source(source), fuse=fuse)
+    return lower(parse(source), fuse=fuse)
 
 
 def planned(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> tvm.IRModule:

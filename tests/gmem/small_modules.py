@@ -84,17 +84,15 @@ return d
 
 
 RESHAPES = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((4, 8), "float32"), c: R.Tensor((), "bool")):
-        if c:
-            flat = R.reshape(x, R.shape([32]))
-            out = R.reshape(flat, R.shape([4, 8]))
-        else:
-            flat = R.reshape(x, R.shape([32]))
-            out = R.reshape(flat, R.shape([4, 8]))
-        return out
+@R.function
+def main(x: R.Tensor((4, 8), "float32"), c: R.Tensor((), "bool")):
+    if c:
+        flat = R.reshape(x, R.shape([32]))
+        out = R.reshape(flat, R.shape([4, 8]))
+    else:
+        flat = R.reshape(x, R.shape([32]))
+        out = R.reshape(flat, R.shape([4, 8]))
+    return out
 """
 
 

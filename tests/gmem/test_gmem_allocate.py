@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tvm
 from network_inputs import entry_of
+from relax_programs import parse
 from relax_replay import Replay
 from relax_runs import build, lower, lower_source, planned, run
 from small_modules import (
@@ -154,21 +155,19 @@ return (d, u[1])
 
 def test_captured_values_and_other_functions_are_left_to_the_run_time():
     lowered = lower_source("""
-@I.ir_module
-class Module:
-    @R.function(private=True)
-    def helper(x: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
-        h = R.nn.relu(x)
-        i = R.negative(h)
-        return i
-    @R.function
-    def main(x: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
-        cls = Module
-        a = R.nn.relu(x)
-        b = cls.helper(a)
-        c = R.negative(b)
-        d = R.abs(c)
-        return d
+@R.function(private=True)
+def helper(x: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
+    h = R.nn.relu(x)
+    i = R.negative(h)
+    return i
+@R.function
+def main(x: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
+    cls = Module
+    a = R.nn.relu(x)
+    b = cls.helper(a)
+    c = R.negative(b)
+    d = R.abs(c)
+    return d
 """)
     helper, main = plan_gmem(lowered, "best")
     assert [left.reason for left in main.memory.left] == [
@@ -183,28 +182,23 @@ class Module:
 @pytest.mark.parametrize("handed_on", [True, False])
 def test_what_may_call_a_function_that_was_handed_on_shares_as_stock_does(handed_on: bool):
     lowered = lower_source(f"""
-@I.ir_module
-class Module:
-    @R.function(private=True, pure=False)
-    def helper(x: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
-        return R.negative(R.nn.relu(x))
-    @R.function(pure=False)
-    def hands(x: R.Tensor((64,), "float32")):
-        cls = Module
-        _ = {'R.call_packed("keep", cls.helper)' if handed_on else "cls.helper(x)"}
-        return x
-    @R.function(pure=False)
-    def main(x: R.Tensor((64,), "float32")):
-        _ = R.call_packed("unknown")
-        a = R.nn.relu(x)
-        b = R.concat((a, a), axis=0)
-        c = R.concat((b, a), axis=0)
-        return R.sum(R.concat((c, b), axis=0))
-    @R.function(pure=False)
-    def other(x: R.Tensor((64,), "float32")):
-        a = R.nn.relu(x)
-        b = R.concat((a, a), axis=0)
-        return R.sum(R.concat((b, a), axis=0))
+@R.function(private=True, pure=False)
+def helper(x: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
+    return R.negative(R.nn.relu(x))
+def hands(x: R.Tensor((64,), "float32")):
+    cls = Module
+    _ = {'R.call_packed("keep", cls.helper)' if handed_on else "cls.helper(x)"}
+    return x
+def main(x: R.Tensor((64,), "float32")):
+    _ = R.call_packed("unknown")
+    a = R.nn.relu(x)
+    b = R.concat((a, a), axis=0)
+    c = R.concat((b, a), axis=0)
+    return R.sum(R.concat((c, b), axis=0))
+def other(x: R.Tensor((64,), "float32")):
+    a = R.nn.relu(x)
+    b = R.concat((a, a), axis=0)
+    return R.sum(R.concat((b, a), axis=0))
 """)
     main, other = (plan for plan in plan_gmem(lowered) if plan.memory.name in ("main", "other"))
     assert main.memory.calls_unknown
@@ -215,17 +209,14 @@ class Module:
 
 def test_a_local_function_is_left_alone_with_what_it_captures():
     lowered = lower_source("""
-@I.ir_module
-class Module:
+def main(x: R.Tensor((64,), "float32")):
+    a = R.nn.relu(x)
     @R.function(pure=False)
-    def main(x: R.Tensor((64,), "float32")):
-        a = R.nn.relu(x)
-        @R.function(pure=False)
-        def inner(y: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
-            z = R.add(y, a)
-            return z
-        b = inner(x)
-        return b
+    def inner(y: R.Tensor((64,), "float32")) -> R.Tensor((64,), "float32"):
+        z = R.add(y, a)
+        return z
+    b = inner(x)
+    return b
 """)
     (found,) = plan_gmem(lowered, "best")
     reasons = {left.name: left.reason for left in found.memory.left}
@@ -238,40 +229,35 @@ class Module:
 
 def test_what_a_local_function_casts_is_seen_to_be_allocated():
     source = """
-@I.ir_module
-class Module:
+def main(x: R.Tensor((16,), "float32")):
     @R.function(pure=False)
-    def main(x: R.Tensor((16,), "float32")):
-        @R.function(pure=False)
-        def inner(y: R.Tensor((16,), "float32")) -> R.Tensor((16,), "float32"):
-            z = R.match_cast(
-                R.builtin.alloc_tensor(
-                    R.shape([16]), R.dtype("float32"), R.prim_value(0), R.str("global")
-                ),
-                R.Tensor((16,), "float32"),
-            )
-            return z
-        return inner(x)
+    def inner(y: R.Tensor((16,), "float32")) -> R.Tensor((16,), "float32"):
+        z = R.match_cast(
+            R.builtin.alloc_tensor(
+                R.shape([16]), R.dtype("float32"), R.prim_value(0), R.str("global")
+            ),
+            R.Tensor((16,), "float32"),
+        )
+        return z
+    return inner(x)
 """
-    (found,) = plan_gmem(tvm.script.from_source(source))
+    (found,) = plan_gmem(parse(source))
     assert [left.name for left in found.memory.left] == ["z"]
 
 
 def test_a_function_that_calls_itself_has_no_fixed_addresses():
     lowered = lower_source("""
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((64,), "float32"), c: R.Tensor((), "bool")) -> R.Tensor((64,), "float32"):
-        cls = Module
-        a = R.nn.relu(x)
-        s = R.sum(a)
-        b = R.add(x, s)
-        if c:
-            r = cls.main(b, R.const(False, "bool"))
-        else:
-            r = x
-        return r
+@R.function
+def main(x: R.Tensor((64,), "float32"), c: R.Tensor((), "bool")) -> R.Tensor((64,), "float32"):
+    cls = Module
+    a = R.nn.relu(x)
+    s = R.sum(a)
+    b = R.add(x, s)
+    if c:
+        r = cls.main(b, R.const(False, "bool"))
+    else:
+        r = x
+    return r
 """)
     (found,) = plan_gmem(lowered, "best")
     (planned_otherwise,) = plan_gmem(lowered, "first_fit")

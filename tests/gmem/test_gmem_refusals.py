@@ -9,6 +9,7 @@ import re
 import pytest
 import tvm
 import tvm_ffi
+from relax_programs import parse
 from relax_runs import lower, planned
 from small_modules import CHAIN, SYMBOLIC, SYMBOLIC_BODY, module, parsed, read, weights_module
 from tvm import relax
@@ -205,23 +206,21 @@ def test_a_dimension_without_a_bound_is_said_once(caplog: pytest.LogCaptureFixtu
 
 
 COMPUTED = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((64,), "float32"), s: R.Tensor((1,), "int64")):
-        n = T.int64()
-        shape = R.tensor_to_shape(s)
-        _ = R.match_cast(shape, R.Shape([n]))
-        a = R.broadcast_to(R.sum(x), R.shape([n]))
-        b = R.sort(R.exp(a))
-        c = R.cumsum(b)
-        return R.cumsum(R.exp(c))
+@R.function
+def main(x: R.Tensor((64,), "float32"), s: R.Tensor((1,), "int64")):
+    n = T.int64()
+    shape = R.tensor_to_shape(s)
+    _ = R.match_cast(shape, R.Shape([n]))
+    a = R.broadcast_to(R.sum(x), R.shape([n]))
+    b = R.sort(R.exp(a))
+    c = R.cumsum(b)
+    return R.cumsum(R.exp(c))
 """
 
 
 def test_no_bound_is_asked_for_that_would_be_refused(caplog: pytest.LogCaptureFixture):
     """What a function computes itself, no caller can bound by a name."""
-    mod = tvm.script.from_source(COMPUTED)
+    mod = parse(COMPUTED)
     with caplog.at_level("WARNING", logger="tvm_ext.GMEMAllocate"):
         tvm.compile(mod, "llvm", relax_pipeline=tvm_ext.relax_pipeline("llvm"))
     said = [one.getMessage() for one in caplog.records if "each new size" in one.getMessage()]

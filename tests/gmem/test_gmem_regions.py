@@ -29,19 +29,16 @@ from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
 
 BRANCHES = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor((64, 8), "float32"), c: R.Tensor((), "bool")):
-        a = R.nn.relu(x)
-        b = R.concat((a, x), axis=0)
-        if c:
-            d = R.exp(b)
-            e = R.sum(d)
-        else:
-            d = R.concat((b, b), axis=0)
-            e = R.max(d)
-        return R.add(R.sum(a), e)
+def main(x: R.Tensor((64, 8), "float32"), c: R.Tensor((), "bool")):
+    a = R.nn.relu(x)
+    b = R.concat((a, x), axis=0)
+    if c:
+        d = R.exp(b)
+        e = R.sum(d)
+    else:
+        d = R.concat((b, b), axis=0)
+        e = R.max(d)
+    return R.add(R.sum(a), e)
 """
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-import tvm
+from relax_programs import parse
 
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.kept_bytes import blocks_of
@@ -70,7 +70,7 @@ class Module:
             R.output({last})
         return {last}
 """
-    mod = tvm.script.from_source(source, check_well_formed=False)
+    mod = parse(source, check_well_formed=False)
     (block,) = blocks_of(mod["main"])
     labels = [str(binding.var.name) for binding in block.bindings]
     found = [set(earlier) for earlier in runs_before(mod, block.bindings)]

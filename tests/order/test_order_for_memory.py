@@ -28,18 +28,16 @@ TARGET = tvm.target.Target("llvm")
 
 # `early` is made long before it is read: a kilobyte that lives through the larger ones.
 LATE_READ = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((256,), "float32"), w: R.Tensor((256,), "float32")):
-        with R.dataflow():
-            early = R.negative(w)
-            wide = R.tile(x, (4,))
-            wider = R.exp(wide)
-            narrow = R.sum(R.reshape(wider, (4, 256)), axis=[0])
-            r = R.add(narrow, early)
-            R.output(r)
-        return r
+@R.function
+def main(x: R.Tensor((256,), "float32"), w: R.Tensor((256,), "float32")):
+    with R.dataflow():
+        early = R.negative(w)
+        wide = R.tile(x, (4,))
+        wider = R.exp(wide)
+        narrow = R.sum(R.reshape(wider, (4, 256)), axis=[0])
+        r = R.add(narrow, early)
+        R.output(r)
+    return r
 """
 
 

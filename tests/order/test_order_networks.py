@@ -12,6 +12,7 @@ import pytest
 import tvm
 from llvm_level import at_level
 from order_networks import NASNET, NETWORKS, cells_at_32, unet_plus_plus
+from relax_programs import parse
 from relax_runs import run
 from saved_json import saved_json
 from sweeps import sample
@@ -101,7 +102,7 @@ def test_all_copies_of_weights_at_once_do_not_defeat_the_search():
 
 
 MODULES = {
-    "late read": lambda: tvm.script.from_source(LATE_READ),
+    "late read": lambda: parse(LATE_READ),
     "small_nasnet": lambda: SMALL_NASNET,
     "unet_plus_plus": lambda: unet_plus_plus(4, 2, 32),
 }
@@ -127,25 +128,23 @@ def test_a_module_computes_the_same_in_its_order(name: str):
 # Sizes that only the running program knows
 
 SYMBOLIC = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor(("n", 64), "float32"), w: R.Tensor(("n", 64), "float32")):
-        n = T.int64()
-        with R.dataflow():
-            early = R.negative(w)
-            wide = R.tile(x, (1, 4))
-            wider = R.exp(wide)
-            narrow = R.sum(R.reshape(wider, (n, 4, 64)), axis=[1])
-            r = R.add(narrow, early)
-            R.output(r)
-        return r
+@R.function
+def main(x: R.Tensor(("n", 64), "float32"), w: R.Tensor(("n", 64), "float32")):
+    n = T.int64()
+    with R.dataflow():
+        early = R.negative(w)
+        wide = R.tile(x, (1, 4))
+        wider = R.exp(wide)
+        narrow = R.sum(R.reshape(wider, (n, 4, 64)), axis=[1])
+        r = R.add(narrow, early)
+        R.output(r)
+    return r
 """
 
 
 @pytest.mark.parametrize("bounds", [None, {"n": 16}])
 def test_symbolic_sizes_are_ordered_by_their_factors_or_bounds(bounds):
-    written = fused(tvm.script.from_source(SYMBOLIC))
+    written = fused(parse(SYMBOLIC))
     found = ordered(written, upper_bounds=bounds)
     labels = [str(binding.var.name) for binding in found["main"].body.blocks[0].bindings]
     assert labels.index("early") == labels.index("r") - 1
@@ -239,25 +238,23 @@ def shown_orders(mod: tvm.IRModule, folder: Path) -> list[dict[str, Any]]:
 
 
 def test_what_was_not_searched_is_not_said_to_be_proven(tmp_path):
-    mod = relax.transform.ToNonDataflow()(tvm.script.from_source(LATE_READ))
+    mod = relax.transform.ToNonDataflow()(parse(LATE_READ))
     for row in shown_orders(mod, tmp_path):
         assert (row["moved"], row["proven"], row["as written"]) == ("0", "no", row["found"])
 
 
 def test_what_is_not_counted_is_named_as_the_author_does(tmp_path, capsys):
-    mod = tvm.script.from_source("""
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((4, 4), "float32"), y: R.Tensor(("n", 4), "float32")):
-        with R.dataflow():
-            first = R.exp(x)
-            mine = R.tanh(first)
-            found = R.nonzero(mine)
-            rows = R.tanh(y)
-            out = R.tanh(rows)
-            R.output(found, out)
-        return (found, out)
+    mod = parse("""
+@R.function
+def main(x: R.Tensor((4, 4), "float32"), y: R.Tensor(("n", 4), "float32")):
+    with R.dataflow():
+        first = R.exp(x)
+        mine = R.tanh(first)
+        found = R.nonzero(mine)
+        rows = R.tanh(y)
+        out = R.tanh(rows)
+        R.output(found, out)
+    return (found, out)
 """)
     shown_orders(mod, tmp_path)
     said = capsys.readouterr().out

@@ -25,16 +25,13 @@ from tvm_ext.relax_passes import relax_stages
 from tvm_ext.transform import GMEMAllocate
 
 GROWING = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor((64, 64), "float32")):
-        a = R.nn.relu(x)
-        b = R.concat((a, a), axis=0)
-        c = R.concat((b, a), axis=0)
-        d = R.concat((c, b), axis=0)
-        e = R.sum(d)
-        return e
+def main(x: R.Tensor((64, 64), "float32")):
+    a = R.nn.relu(x)
+    b = R.concat((a, a), axis=0)
+    c = R.concat((b, a), axis=0)
+    d = R.concat((c, b), axis=0)
+    e = R.sum(d)
+    return e
 """
 
 
@@ -109,24 +106,22 @@ def test_the_tensors_of_a_chip_are_in_one_region(growing: IRModule, kind: str):
 
 
 TWO_DEVICES = """
-@I.ir_module
-class Module:
-    I.module_global_infos({"vdevice": [I.vdevice("llvm"), I.vdevice({"kind": "vulkan"})]})
+I.module_global_infos({"vdevice": [I.vdevice("llvm"), I.vdevice({"kind": "vulkan"})]})
 
-    @R.function
-    def main(x: R.Tensor((64, 64), "float32")):
-        with R.dataflow():
-            a = R.exp(x)
-            b = R.concat((a, a), axis=0)
-            c = R.concat((b, a), axis=0)
-            s = R.sum(c)
-            t: R.Tensor((), "float32", "vulkan") = R.to_vdevice(s, "vulkan")
-            d = R.exp(R.broadcast_to(t, (64, 64)))
-            e = R.concat((d, d), axis=0)
-            f = R.concat((e, d), axis=0)
-            g = R.sum(f)
-            R.output(g)
-        return g
+@R.function
+def main(x: R.Tensor((64, 64), "float32")):
+    with R.dataflow():
+        a = R.exp(x)
+        b = R.concat((a, a), axis=0)
+        c = R.concat((b, a), axis=0)
+        s = R.sum(c)
+        t: R.Tensor((), "float32", "vulkan") = R.to_vdevice(s, "vulkan")
+        d = R.exp(R.broadcast_to(t, (64, 64)))
+        e = R.concat((d, d), axis=0)
+        f = R.concat((e, d), axis=0)
+        g = R.sum(f)
+        R.output(g)
+    return g
 """
 
 
@@ -224,36 +219,31 @@ def test_two_indices_of_one_device_have_one_pool(device: str, other: str, pools:
 TEXTURE = "global.texture-weight"
 
 CONVOLUTIONS = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((1, 8, 18, 18), "float32"), w: R.Tensor((8, 8, 3, 3), "float32")):
-        with R.dataflow():
-            a = R.nn.relu(R.nn.conv2d(x, w, padding=1))
-            b = R.nn.relu(R.nn.conv2d(a, w, padding=1))
-            c = R.add(b, R.nn.conv2d(b, w, padding=1))
-            d = R.nn.relu(R.nn.conv2d(c, w, padding=1))
-            e = R.sum(d, axis=[1])
-            R.output(e)
-        return e
+@R.function
+def main(x: R.Tensor((1, 8, 18, 18), "float32"), w: R.Tensor((8, 8, 3, 3), "float32")):
+    with R.dataflow():
+        a = R.nn.relu(R.nn.conv2d(x, w, padding=1))
+        b = R.nn.relu(R.nn.conv2d(a, w, padding=1))
+        c = R.add(b, R.nn.conv2d(b, w, padding=1))
+        d = R.nn.relu(R.nn.conv2d(c, w, padding=1))
+        e = R.sum(d, axis=[1])
+        R.output(e)
+    return e
 """
 
 
 def test_a_texture_of_a_size_that_is_not_known_is_left_alone():
-    mod = tvm.script.from_source(f"""
-@I.ir_module
-class Module:
-    I.module_global_infos({{"vdevice": [I.vdevice({{"kind": "opencl"}}, 0, "{TEXTURE}")]}})
-    @T.prim_func(s_tir=True)
-    def kernel(a: T.handle, b: T.handle):
-        T.evaluate(0)
-    @R.function(pure=False)
-    def main(x: R.Tensor(("n", 4), "float32")):
-        n = T.int64()
-        cls = Module
-        a = R.builtin.alloc_tensor(R.shape([n, 4]), R.dtype("float32"), 0, R.str("{TEXTURE}"))
-        _ = cls.kernel(x, a)
-        return x
+    mod = parse(f"""
+I.module_global_infos({{"vdevice": [I.vdevice({{"kind": "opencl"}}, 0, "{TEXTURE}")]}})
+@T.prim_func(s_tir=True)
+def kernel(a: T.handle, b: T.handle):
+    T.evaluate(0)
+def main(x: R.Tensor(("n", 4), "float32")):
+    n = T.int64()
+    cls = Module
+    a = R.builtin.alloc_tensor(R.shape([n, 4]), R.dtype("float32"), 0, R.str("{TEXTURE}"))
+    _ = cls.kernel(x, a)
+    return x
 """)
     (found,) = plan_gmem(mod)
     reasons = [left.reason for left in found.memory.left]

@@ -28,17 +28,15 @@ TARGETS = {
 }
 
 NETWORK = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((4, 8, 8), "float32")):
-        with R.dataflow():
-            a = R.nn.relu(x)
-            b = R.nn.softmax(a, axis=2)
-            c = R.concat((b, a), axis=1)
-            d = R.sum(c, axis=[1])
-            R.output(d)
-        return d
+@R.function
+def main(x: R.Tensor((4, 8, 8), "float32")):
+    with R.dataflow():
+        a = R.nn.relu(x)
+        b = R.nn.softmax(a, axis=2)
+        c = R.concat((b, a), axis=1)
+        d = R.sum(c, axis=[1])
+        R.output(d)
+    return d
 """
 
 

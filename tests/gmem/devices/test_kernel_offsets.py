@@ -25,33 +25,30 @@ from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
 
 PROGRAM = """
-@I.ir_module
-class Module:
-    @T.prim_func(s_tir=True)
-    def addressed(x: T.Buffer((128, 64), "float32"), y: T.Buffer((128, 64), "float32")):
-        for i, j in T.grid(128, 64):
-            y[i, j] = x[i, j] * T.float32(0.5)
-        T.evaluate(T.isnullptr(x.data))
+@T.prim_func(s_tir=True)
+def addressed(x: T.Buffer((128, 64), "float32"), y: T.Buffer((128, 64), "float32")):
+    for i, j in T.grid(128, 64):
+        y[i, j] = x[i, j] * T.float32(0.5)
+    T.evaluate(T.isnullptr(x.data))
 
-    @R.function(pure=False)
-    def main(x: R.Tensor((64, 64), "float32"), c: R.Tensor((), "bool")):
-        cls = Module
-        a = R.nn.relu(x)
-        b = R.concat((a, a), axis=0)
-        d = R.call_tir(cls.addressed, (b,), out_ty=R.Tensor((128, 64), "float32"))
-        e = R.concat((d, b), axis=0)
-        f = R.call_dps_packed("test.gmem.double", (e,), out_ty=R.Tensor((256, 64), "float32"))
-        g = R.reshape(R.negative(R.concat((f, e), axis=0)), (128, 256))
-        if c:
-            r = R.exp(g)
-        else:
-            r = R.abs(g)
-        s = R.exp(r)
-        t = R.negative(s)
-        u = R.concat((s, t), axis=0)
-        v = R.concat((u, u, u, u), axis=0)
-        w = R.concat((v, R.negative(v)), axis=0)
-        return R.sum(R.exp(w), axis=[0])
+def main(x: R.Tensor((64, 64), "float32"), c: R.Tensor((), "bool")):
+    cls = Module
+    a = R.nn.relu(x)
+    b = R.concat((a, a), axis=0)
+    d = R.call_tir(cls.addressed, (b,), out_ty=R.Tensor((128, 64), "float32"))
+    e = R.concat((d, b), axis=0)
+    f = R.call_dps_packed("test.gmem.double", (e,), out_ty=R.Tensor((256, 64), "float32"))
+    g = R.reshape(R.negative(R.concat((f, e), axis=0)), (128, 256))
+    if c:
+        r = R.exp(g)
+    else:
+        r = R.abs(g)
+    s = R.exp(r)
+    t = R.negative(s)
+    u = R.concat((s, t), axis=0)
+    v = R.concat((u, u, u, u), axis=0)
+    w = R.concat((v, R.negative(v)), axis=0)
+    return R.sum(R.exp(w), axis=[0])
 """
 
 
@@ -134,19 +131,16 @@ return R.sum(b)
 
 
 PARAMETER_OR_TENSOR = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor((100,), "float32"), c: R.Tensor((), "bool")):
-        if c:
-            s = R.sum(x)
-            v = (x, s)
-        else:
-            a = R.abs(x)
-            s = R.sum(x)
-            v = (a, s)
-        r = R.add(v[0], v[1])
-        return r
+def main(x: R.Tensor((100,), "float32"), c: R.Tensor((), "bool")):
+    if c:
+        s = R.sum(x)
+        v = (x, s)
+    else:
+        a = R.abs(x)
+        s = R.sum(x)
+        v = (a, s)
+    r = R.add(v[0], v[1])
+    return r
 """
 
 
@@ -175,16 +169,14 @@ def test_random_programs_compute_the_same(source: str):
 
 def test_functions_that_share_their_variables_have_offsets_of_their_own():
     lowered = lower_source("""
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor(("n", 64), "float32"), y: R.Tensor((64, 64), "float32")):
-        a = R.nn.relu(x)
-        p = R.add(y, y)
-        c = R.matmul(R.matmul(a, y), p)
-        d = R.add(c, a)
-        e = R.matmul(d, R.multiply(p, p))
-        return R.exp(R.add(e, c))
+@R.function
+def main(x: R.Tensor(("n", 64), "float32"), y: R.Tensor((64, 64), "float32")):
+    a = R.nn.relu(x)
+    p = R.add(y, y)
+    c = R.matmul(R.matmul(a, y), p)
+    d = R.add(c, a)
+    e = R.matmul(d, R.multiply(p, p))
+    return R.exp(R.add(e, c))
 """)
     large = {"tir_var_upper_bound": {"n": 512}, "global_symbol": "large"}
     main = lowered["main"]

@@ -111,18 +111,16 @@ def check_taken(lowered: tvm.IRModule, calls: dict[str, list[np.ndarray]]) -> in
 
 
 RETURNED_BELOW_A_BOUND = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor(("n", 128), "float32")):
-        n = T.int64()
-        a = R.nn.log_softmax(x)
-        b = R.exp(a)
-        c = R.matmul(b, R.permute_dims(a))
-        d = R.matmul(c, b)
-        e = R.cumsum(d, axis=0)
-        f = R.cumsum(e, axis=0)
-        return (c, f)
+@R.function
+def main(x: R.Tensor(("n", 128), "float32")):
+    n = T.int64()
+    a = R.nn.log_softmax(x)
+    b = R.exp(a)
+    c = R.matmul(b, R.permute_dims(a))
+    d = R.matmul(c, b)
+    e = R.cumsum(d, axis=0)
+    f = R.cumsum(e, axis=0)
+    return (c, f)
 """
 
 
@@ -136,22 +134,19 @@ def test_a_result_takes_what_a_bounded_tensor_gave_back(rows: int):
 
 
 STORAGE_OF_A_SIZE_FROM_OUTSIDE = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor((64, 64), "float32"), size: R.Shape(ndim=1)):
-        own = R.memory.alloc_storage(
-            size, R.prim_value(0), R.str("global"), R.dtype("uint8")
-        )
-        t = R.memory.alloc_tensor(own, R.prim_value(0), R.shape([64, 64]), R.dtype("float32"))
-        a = R.exp(x)
-        b = R.concat((a, x), axis=0)
-        c = R.sum(b, axis=0)
-        d = R.concat((b, b, a), axis=0)
-        e = R.add(R.sum(d, axis=0), c)
-        f = R.multiply(R.add(R.tanh(a), e), e)
-        seen = R.shape_of(t)
-        return (f, seen)
+def main(x: R.Tensor((64, 64), "float32"), size: R.Shape(ndim=1)):
+    own = R.memory.alloc_storage(
+        size, R.prim_value(0), R.str("global"), R.dtype("uint8")
+    )
+    t = R.memory.alloc_tensor(own, R.prim_value(0), R.shape([64, 64]), R.dtype("float32"))
+    a = R.exp(x)
+    b = R.concat((a, x), axis=0)
+    c = R.sum(b, axis=0)
+    d = R.concat((b, b, a), axis=0)
+    e = R.add(R.sum(d, axis=0), c)
+    f = R.multiply(R.add(R.tanh(a), e), e)
+    seen = R.shape_of(t)
+    return (f, seen)
 """
 
 
@@ -169,19 +164,17 @@ def test_a_storage_whose_size_comes_from_outside_ends_no_build():
 
 
 DIVIDED = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor(("n", 8), "float32"), c: R.Tensor((), "bool")):
-        n = T.int64()
-        a = R.full(R.shape([(n * 64) // (n - 1)]), R.const(1.5, "float32"))
-        b = R.exp(x)
-        d = R.concat((R.add(b, x), b), axis=0)
-        if c:
-            e = R.sum(R.add(R.exp(a), a))
-        else:
-            e = R.sum(a)
-        return R.multiply(R.add(d, e), d)
+@R.function
+def main(x: R.Tensor(("n", 8), "float32"), c: R.Tensor((), "bool")):
+    n = T.int64()
+    a = R.full(R.shape([(n * 64) // (n - 1)]), R.const(1.5, "float32"))
+    b = R.exp(x)
+    d = R.concat((R.add(b, x), b), axis=0)
+    if c:
+        e = R.sum(R.add(R.exp(a), a))
+    else:
+        e = R.sum(a)
+    return R.multiply(R.add(d, e), d)
 """
 
 

@@ -109,13 +109,10 @@ def test_numbers_and_bytes_of_calls_of_changing_lengths(program: ServedProgram, 
 
 
 EMBED = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def embed(ids: R.Tensor(("n",), "int32"), w: R.Tensor((100, 1024), "float32")):
-        n = T.int64()
-        R.func_attr({"tir_var_upper_bound": {"n": 256}, "relax.memory_plan_dynamic_func_output": 1})
-        return R.take(w, ids, axis=0)
+def embed(ids: R.Tensor(("n",), "int32"), w: R.Tensor((100, 1024), "float32")):
+    n = T.int64()
+    R.func_attr({"tir_var_upper_bound": {"n": 256}, "relax.memory_plan_dynamic_func_output": 1})
+    return R.take(w, ids, axis=0)
 """
 
 
@@ -173,15 +170,12 @@ def test_what_a_packed_function_reads_takes_no_more(keeps: bool):
 def test_results_hold_what_ends_before_them():
     """With bounded results of one size, temporaries stand in a result until it begins."""
     text = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor(("n", 64), "float32"), w: R.Tensor((64, 4096), "float32")):
-        n = T.int64()
-        R.func_attr({"tir_var_upper_bound": {"n": 32}, "relax.memory_plan_dynamic_func_output": 1})
-        a = R.concat((x, x), axis=1)
-        b = R.strided_slice(a, axes=[1], begin=[0], end=[64])
-        return R.matmul(R.tanh(b), w)
+def main(x: R.Tensor(("n", 64), "float32"), w: R.Tensor((64, 4096), "float32")):
+    n = T.int64()
+    R.func_attr({"tir_var_upper_bound": {"n": 32}, "relax.memory_plan_dynamic_func_output": 1})
+    a = R.concat((x, x), axis=1)
+    b = R.strided_slice(a, axes=[1], begin=[0], end=[64])
+    return R.matmul(R.tanh(b), w)
 """
     lowered = lower(parse(text), fuse=False)
     ours, stock = planned(lowered, GMEMAllocate()), planned(lowered, STOCK)
@@ -203,21 +197,19 @@ def test_a_language_model_as_its_server_builds_it():
 
 
 LIFTED = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((32, 64), "float32"), w: R.Tensor((64, 64), "float32")):
-        R.func_attr({"num_input": 1})
-        with R.dataflow():
-            t = R.permute_dims(w)
-            u = R.concat((t, t), axis=1)
-            a = R.matmul(x, u)
-            b = R.concat((a, a), axis=0)
-            c = R.strided_slice(b, axes=[1], begin=[0], end=[100])
-            d = R.concat((c, c), axis=1)
-            e = R.sum(d, axis=1)
-            R.output(e)
-        return e
+@R.function
+def main(x: R.Tensor((32, 64), "float32"), w: R.Tensor((64, 64), "float32")):
+    R.func_attr({"num_input": 1})
+    with R.dataflow():
+        t = R.permute_dims(w)
+        u = R.concat((t, t), axis=1)
+        a = R.matmul(x, u)
+        b = R.concat((a, a), axis=0)
+        c = R.strided_slice(b, axes=[1], begin=[0], end=[100])
+        d = R.concat((c, c), axis=1)
+        e = R.sum(d, axis=1)
+        R.output(e)
+    return e
 """
 
 
@@ -238,25 +230,22 @@ def test_what_transforms_weights_is_judged_by_itself():
 
 
 SHARED_BY_DEVICES = """
-@I.ir_module
-class Module:
-    @T.prim_func(s_tir=True)
-    def twice(a: T.Buffer((64,), "float16"), b: T.Buffer((64,), "float16")):
-        for i in range(64):
-            b[i] = a[i] + a[i]
+@T.prim_func(s_tir=True)
+def twice(a: T.Buffer((64,), "float16"), b: T.Buffer((64,), "float16")):
+    for i in range(64):
+        b[i] = a[i] + a[i]
 
-    @R.function(pure=False)
-    def main(x: R.Tensor((64,), "float16")):
-        cls = Module
-        a = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("ipc_memory"))
-        cls.twice(x, a)
-        b = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("ipc_memory"))
-        cls.twice(a, b)
-        c = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("ipc_memory"))
-        cls.twice(b, c)
-        d = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("global"))
-        cls.twice(c, d)
-        return d
+def main(x: R.Tensor((64,), "float16")):
+    cls = Module
+    a = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("ipc_memory"))
+    cls.twice(x, a)
+    b = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("ipc_memory"))
+    cls.twice(a, b)
+    c = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("ipc_memory"))
+    cls.twice(b, c)
+    d = R.builtin.alloc_tensor(R.shape([64]), R.dtype("float16"), 0, R.str("global"))
+    cls.twice(c, d)
+    return d
 """
 
 
@@ -272,22 +261,19 @@ def test_memory_that_devices_share_is_planned_in_whole_slots():
 
 
 OWN_FUNCTIONS = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor((64,), "float32"), state: R.Any):
-        a = R.exp(x)
-        s: R.Any = R.call_packed("vm.builtin.rnn_state_set", state, 0, 0, a, ty_args=(R.Any,))
-        b = R.tanh(x)
-        lse = R.negative(x)
-        m = R.call_packed(
-            "vm.builtin.attention_kv_cache_merge_attn_output_inplace", s, b, lse, a, lse,
-            ty_args=(R.Tuple(R.Tensor((64,), "float32"), R.Tensor((64,), "float32")),),
-        )
-        m0 = m[0]
-        c = R.abs(x)
-        d = R.add(m0, c)
-        return d
+def main(x: R.Tensor((64,), "float32"), state: R.Any):
+    a = R.exp(x)
+    s: R.Any = R.call_packed("vm.builtin.rnn_state_set", state, 0, 0, a, ty_args=(R.Any,))
+    b = R.tanh(x)
+    lse = R.negative(x)
+    m = R.call_packed(
+        "vm.builtin.attention_kv_cache_merge_attn_output_inplace", s, b, lse, a, lse,
+        ty_args=(R.Tuple(R.Tensor((64,), "float32"), R.Tensor((64,), "float32")),),
+    )
+    m0 = m[0]
+    c = R.abs(x)
+    d = R.add(m0, c)
+    return d
 """
 
 

@@ -24,36 +24,31 @@ from tvm_ext.report.readers.tensor_memories import read_network
 from tvm_ext.transform import GMEMAllocate
 
 FUNCTIONS = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def prefill(x: R.Tensor((96, 256), "float32"), w: R.Tensor((256, 256), "float32")):
-        a = R.matmul(x, w)
-        b = R.nn.relu(a)
-        c = R.add(a, b)
-        d = R.matmul(c, w)
-        e = R.negative(d)
-        return (e, c)
+def prefill(x: R.Tensor((96, 256), "float32"), w: R.Tensor((256, 256), "float32")):
+    a = R.matmul(x, w)
+    b = R.nn.relu(a)
+    c = R.add(a, b)
+    d = R.matmul(c, w)
+    e = R.negative(d)
+    return (e, c)
 
-    @R.function(pure=False)
-    def decode(x: R.Tensor(("n", 256), "float32"), w: R.Tensor((256, 256), "float32")):
-        n = T.int64()
-        R.func_attr({"tir_var_upper_bound": {"n": 8}})
-        a = R.matmul(x, w)
-        b = R.nn.relu(R.concat((a, a), axis=0))
-        c = R.sum(b, axis=0, keepdims=True)
-        d = R.add(R.matmul(R.add(x, c), w), a)
-        return d
+def decode(x: R.Tensor(("n", 256), "float32"), w: R.Tensor((256, 256), "float32")):
+    n = T.int64()
+    R.func_attr({"tir_var_upper_bound": {"n": 8}})
+    a = R.matmul(x, w)
+    b = R.nn.relu(R.concat((a, a), axis=0))
+    c = R.sum(b, axis=0, keepdims=True)
+    d = R.add(R.matmul(R.add(x, c), w), a)
+    return d
 
-    @R.function(pure=False)
-    def sample(x: R.Tensor((64, 64), "float32"), c: R.Tensor((), "bool")):
-        a = R.nn.softmax(x)
-        if c:
-            b = R.exp(a)
-            r = R.sum(R.multiply(b, R.add(b, a)))
-        else:
-            r = R.max(a)
-        return R.add(a, r)
+def sample(x: R.Tensor((64, 64), "float32"), c: R.Tensor((), "bool")):
+    a = R.nn.softmax(x)
+    if c:
+        b = R.exp(a)
+        r = R.sum(R.multiply(b, R.add(b, a)))
+    else:
+        r = R.max(a)
+    return R.add(a, r)
 """
 
 
@@ -101,16 +96,12 @@ def test_a_server_of_a_language_model_takes_what_is_said():
 
 
 OPEN = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor(("n", 8), "float32")):
-        a = R.exp(x)
-        return R.sum(R.concat((a, x), axis=0))
+def main(x: R.Tensor(("n", 8), "float32")):
+    a = R.exp(x)
+    return R.sum(R.concat((a, x), axis=0))
 
-    @R.function(pure=False)
-    def other(x: R.Tensor((64, 8), "float32")):
-        return R.sum(R.concat((R.exp(x), x), axis=0))
+def other(x: R.Tensor((64, 8), "float32")):
+    return R.sum(R.concat((R.exp(x), x), axis=0))
 """
 
 

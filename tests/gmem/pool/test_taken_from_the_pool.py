@@ -134,84 +134,74 @@ def run_once(
 # -------------------------------------------------------------------------------- what was above
 
 CALL = """
-@I.ir_module
-class Module:
-    @R.function(private=True)
-    def helper(h: R.Tensor((512, 512), "float32")) -> R.Tensor((1, 512), "float32"):
-        a = R.exp(h)
-        b = R.sum(a, axis=[0], keepdims=True)
-        return b
+@R.function(private=True)
+def helper(h: R.Tensor((512, 512), "float32")) -> R.Tensor((1, 512), "float32"):
+    a = R.exp(h)
+    b = R.sum(a, axis=[0], keepdims=True)
+    return b
 
-    @R.function
-    def main(x: R.Tensor((512, 512), "float32")):
-        cls = Module
-        a = R.exp(x)
-        b = R.sum(a, axis=[0], keepdims=True)
-        c = cls.helper(x)
-        d = R.add(x, R.add(b, c))
-        return d
+@R.function
+def main(x: R.Tensor((512, 512), "float32")):
+    cls = Module
+    a = R.exp(x)
+    b = R.sum(a, axis=[0], keepdims=True)
+    c = cls.helper(x)
+    d = R.add(x, R.add(b, c))
+    return d
 """
 
 CALL_IN_WHAT_WAS_USED = """
-@I.ir_module
-class Module:
-    @R.function(private=True)
-    def helper(
-        h: R.Tensor((1, 1024), "float32"), k: R.Tensor((1024, 1), "float32")
-    ) -> R.Tensor((1, 1), "float32"):
-        return R.matmul(R.exp(h), R.exp(k))
+@R.function(private=True)
+def helper(
+    h: R.Tensor((1, 1024), "float32"), k: R.Tensor((1024, 1), "float32")
+) -> R.Tensor((1, 1), "float32"):
+    return R.matmul(R.exp(h), R.exp(k))
 
-    @R.function
-    def main(x: R.Tensor((1, 1024), "float32"), y: R.Tensor((1024, 1), "float32")):
-        cls = Module
-        a = R.exp(x)
-        b = R.negative(a)
-        c = R.concat((b, a), axis=0)
-        d = cls.helper(x, y)
-        return R.add(d, R.sum(c))
+@R.function
+def main(x: R.Tensor((1, 1024), "float32"), y: R.Tensor((1024, 1), "float32")):
+    cls = Module
+    a = R.exp(x)
+    b = R.negative(a)
+    c = R.concat((b, a), axis=0)
+    d = cls.helper(x, y)
+    return R.add(d, R.sum(c))
 """
 
 BRANCH = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((512, 512), "float32")):
-        m = R.max(x)
-        c = R.greater(m, R.const(2, "float32"))
-        if c:
-            r = m
-        else:
-            a = R.exp(x)
-            r = R.sum(a)
-        return r
+@R.function
+def main(x: R.Tensor((512, 512), "float32")):
+    m = R.max(x)
+    c = R.greater(m, R.const(2, "float32"))
+    if c:
+        r = m
+    else:
+        a = R.exp(x)
+        r = R.sum(a)
+    return r
 """
 
 NARROW = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor(("n", 4), "float32"), y: R.Tensor(("n", 3), "float32")):
-        a = R.nn.relu(x)
-        b = R.nn.relu(y)
-        c = R.negative(a)
-        d = R.negative(b)
-        e = R.sum(c, axis=[1], keepdims=True)
-        f = R.sum(d, axis=[1], keepdims=True)
-        g = R.add(e, f)
-        return g
+@R.function
+def main(x: R.Tensor(("n", 4), "float32"), y: R.Tensor(("n", 3), "float32")):
+    a = R.nn.relu(x)
+    b = R.nn.relu(y)
+    c = R.negative(a)
+    d = R.negative(b)
+    e = R.sum(c, axis=[1], keepdims=True)
+    f = R.sum(d, axis=[1], keepdims=True)
+    g = R.add(e, f)
+    return g
 """
 
 
 SPLIT = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor(("n", 100), "float32")):
-        a = R.nn.relu(x)
-        b = R.nn.relu(x)
-        c = R.split(a, 2, axis=1)
-        d = R.split(b, 2, axis=1)
-        return (c[0], d[0])
+@R.function
+def main(x: R.Tensor(("n", 100), "float32")):
+    a = R.nn.relu(x)
+    b = R.nn.relu(x)
+    c = R.split(a, 2, axis=1)
+    d = R.split(b, 2, axis=1)
+    return (c[0], d[0])
 """
 
 
@@ -304,22 +294,20 @@ def test_programs_of_unknown_sizes_take_no_more(source: str):
 
 
 RECURSIVE = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(x: R.Tensor((32, 32), "float32")) -> R.Tensor((32, 32), "float32"):
-        cls = Module
-        a = R.nn.relu(x)
-        b = R.negative(a)
-        d = R.abs(b)
-        s = R.max(d)
-        c = R.greater(s, R.const(2, "float32"))
-        if c:
-            e = R.multiply(x, R.const(0.5, "float32"))
-            r = cls.main(e)
-        else:
-            r = R.add(x, x)
-        return r
+@R.function
+def main(x: R.Tensor((32, 32), "float32")) -> R.Tensor((32, 32), "float32"):
+    cls = Module
+    a = R.nn.relu(x)
+    b = R.negative(a)
+    d = R.abs(b)
+    s = R.max(d)
+    c = R.greater(s, R.const(2, "float32"))
+    if c:
+        e = R.multiply(x, R.const(0.5, "float32"))
+        r = cls.main(e)
+    else:
+        r = R.add(x, x)
+    return r
 """
 
 

@@ -18,34 +18,28 @@ from tvm_ext.transform import GMEMAllocate
 PLANNERS = ("best", "rec_tbl", "first_fit")
 
 MATCH_CAST = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor((5, 8), "float32")):
-        left_source = R.add(x, R.const(0.25, "float32"))
-        left = R.match_cast(left_source, R.Tensor((5, 8), "float32"))
-        right = R.add(x, R.const(0.125, "float32"))
-        scaled = R.multiply(right, right)
-        reader = R.subtract(left, scaled)
-        out = R.negative(reader)
-        return out
+def main(x: R.Tensor((5, 8), "float32")):
+    left_source = R.add(x, R.const(0.25, "float32"))
+    left = R.match_cast(left_source, R.Tensor((5, 8), "float32"))
+    right = R.add(x, R.const(0.125, "float32"))
+    scaled = R.multiply(right, right)
+    reader = R.subtract(left, scaled)
+    out = R.negative(reader)
+    return out
 """
 
 MATCH_CAST_OF_A_VIEW = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor((4, 6), "float32")):
-        a = R.negative(x)
-        flat = R.memory.view(a, R.shape([24]), R.dtype("float32"), 0)
-        n = T.int64()
-        cast = R.match_cast(flat, R.Tensor((n,), "float32"))
-        b = R.nn.relu(x)
-        c = R.exp(b)
-        d = R.add(b, c)
-        reader = R.sum(cast)
-        out = R.add(d, reader)
-        return out
+def main(x: R.Tensor((4, 6), "float32")):
+    a = R.negative(x)
+    flat = R.memory.view(a, R.shape([24]), R.dtype("float32"), 0)
+    n = T.int64()
+    cast = R.match_cast(flat, R.Tensor((n,), "float32"))
+    b = R.nn.relu(x)
+    c = R.exp(b)
+    d = R.add(b, c)
+    reader = R.sum(cast)
+    out = R.add(d, reader)
+    return out
 """
 
 
@@ -73,19 +67,16 @@ def test_an_alias_through_match_cast_keeps_its_storage(source: str, planner: str
 def test_a_storage_of_one_branch_is_not_used_in_the_other():
     """apache/tvm 20191: one branch allocated what the other used; calls without it crashed."""
     lowered = lower_source("""
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor((4, 8), "float32"), c: R.Tensor((), "bool")):
-        if c:
-            flat = R.reshape(x, R.shape([32]))
-            twice = R.add(flat, flat)
-            out = R.reshape(twice, R.shape([4, 8]))
-        else:
-            flat = R.reshape(x, R.shape([32]))
-            less = R.negative(flat)
-            out = R.reshape(less, R.shape([4, 8]))
-        return out
+def main(x: R.Tensor((4, 8), "float32"), c: R.Tensor((), "bool")):
+    if c:
+        flat = R.reshape(x, R.shape([32]))
+        twice = R.add(flat, flat)
+        out = R.reshape(twice, R.shape([4, 8]))
+    else:
+        flat = R.reshape(x, R.shape([32]))
+        less = R.negative(flat)
+        out = R.reshape(less, R.shape([4, 8]))
+    return out
 """)
     machine = build(lowered, GMEMAllocate())
     x = np.arange(32, dtype="float32").reshape(4, 8)
@@ -105,7 +96,7 @@ with R.dataflow():
 return c
 """)
     # TVM holds the calls of kernels against the block, which promises to have no side effect.
-    mod = tvm.script.from_source(source, check_well_formed=False)
+    mod = parse(source, check_well_formed=False)
     ours = GMEMAllocate()(mod)
     (found,) = plan_gmem(mod)
     assert list(placed(found).values()) == ["a", "b"]
@@ -120,16 +111,13 @@ return c
 def test_a_lower_bound_alone_is_no_size():
     """apache/tvm 18663: with a lower bound only, a dynamic tensor was planned as a static one."""
     source = """
-@I.ir_module
-class Module:
-    @R.function(pure=False)
-    def main(x: R.Tensor(("n", 16), "float32")):
-        R.func_attr({"tir_var_lower_bound": {"n": 2}})
-        a = R.nn.relu(x)
-        b = R.negative(a)
-        c = R.exp(b)
-        d = R.add(c, b)
-        return d
+def main(x: R.Tensor(("n", 16), "float32")):
+    R.func_attr({"tir_var_lower_bound": {"n": 2}})
+    a = R.nn.relu(x)
+    b = R.negative(a)
+    c = R.exp(b)
+    d = R.add(c, b)
+    return d
 """
     lowered = lower_source(source)
     (found,) = plan_gmem(lowered)
@@ -169,24 +157,22 @@ return c
 
 def test_each_device_has_storages_of_its_own():
     source = """
-@I.ir_module
-class Module:
-    I.module_global_infos({"vdevice": [I.vdevice("llvm", 0), I.vdevice("llvm", 1)]})
+I.module_global_infos({"vdevice": [I.vdevice("llvm", 0), I.vdevice("llvm", 1)]})
 
-    @R.function
-    def main(
-        x: R.Tensor((2, 3), "float32"), y: R.Tensor((3, 4), "float32"),
-        z: R.Tensor((4, 5), "float32")
-    ) -> R.Tensor((2, 5), "float32"):
-        with R.dataflow():
-            a = R.matmul(x, y)
-            a1 = R.negative(a)
-            b = R.to_vdevice(a1, "llvm:1")
-            c = R.negative(b)
-            d = R.exp(c)
-            e = R.matmul(d, z)
-            R.output(e)
-        return e
+@R.function
+def main(
+    x: R.Tensor((2, 3), "float32"), y: R.Tensor((3, 4), "float32"),
+    z: R.Tensor((4, 5), "float32")
+) -> R.Tensor((2, 5), "float32"):
+    with R.dataflow():
+        a = R.matmul(x, y)
+        a1 = R.negative(a)
+        b = R.to_vdevice(a1, "llvm:1")
+        c = R.negative(b)
+        d = R.exp(c)
+        e = R.matmul(d, z)
+        R.output(e)
+    return e
 """
     mod = relax.transform.RealizeVDevice()(parse(source))
     lowered = lower(mod, fuse=False)
@@ -212,17 +198,15 @@ def _pipeline() -> tvm.transform.Pass:
 
 
 NEGATIVE = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(s: R.Shape(["n"]), x: R.Tensor((16,), "float32")):
-        n = T.int64()
-        R.func_attr({"tir_var_upper_bound": {"n": 16}})
-        a = R.full(R.shape([32 - n]), R.const(1, "float32"), "float32")
-        b = R.exp(x)
-        c = R.add(a, R.const(1, "float32"))
-        d = R.add(R.exp(b), R.sum(c))
-        return R.add(d, R.sum(a))
+@R.function
+def main(s: R.Shape(["n"]), x: R.Tensor((16,), "float32")):
+    n = T.int64()
+    R.func_attr({"tir_var_upper_bound": {"n": 16}})
+    a = R.full(R.shape([32 - n]), R.const(1, "float32"), "float32")
+    b = R.exp(x)
+    c = R.add(a, R.const(1, "float32"))
+    d = R.add(R.exp(b), R.sum(c))
+    return R.add(d, R.sum(a))
 """
 
 
@@ -253,16 +237,14 @@ def test_the_type_of_a_callable_says_nothing_of_what_the_function_is_given():
 
 
 EQUAL_SIZES = """
-@I.ir_module
-class Module:
-    @R.function
-    def main(s: R.Shape(["n", "m"])):
-        n = T.int64()
-        m = T.int64()
-        a = R.full(R.shape([T.max(n, m)]), R.const(1, "float32"), "float32")
-        b = R.sum(R.exp(a))
-        c = R.full(R.shape([T.max(m, n)]), R.const(2, "float32"), "float32")
-        return R.add(b, R.sum(R.exp(c)))
+@R.function
+def main(s: R.Shape(["n", "m"])):
+    n = T.int64()
+    m = T.int64()
+    a = R.full(R.shape([T.max(n, m)]), R.const(1, "float32"), "float32")
+    b = R.sum(R.exp(a))
+    c = R.full(R.shape([T.max(m, n)]), R.const(2, "float32"), "float32")
+    return R.add(b, R.sum(R.exp(c)))
 """
 
 
