@@ -101,7 +101,7 @@ def whole(target: str, form: str) -> Iterator[Cell]:
 def sample(target: str, form: str) -> Iterator[Cell]:
     """Yield a fixed slice of the cells: of each way, one cell, for a part of the forms."""
     cells = list(whole(target, form))
-    part = 12 if target == "llvm" else 60
+    part = 16 if target == "llvm" else 90
     for at, way in enumerate(WAYS):
         of_way = [cell for cell in cells if cell[0] == way]
         if (at + list(FORMS).index(form)) % part == 0:

@@ -67,7 +67,7 @@ def test_random_modules_take_no_more_at_their_bounds(program: ServedProgram):
 
 
 @given(served_programs(keeps=True), st.data())
-@settings(max_examples=6, deadline=None, print_blob=True)
+@settings(max_examples=4, deadline=None, print_blob=True)
 def test_numbers_and_bytes_of_calls_of_changing_lengths(program: ServedProgram, data: Any):
     lowered = lower(parse(program.text), fuse=False)
     calls = data.draw(st.lists(st.sampled_from(list(program.functions)), min_size=3, max_size=9))
