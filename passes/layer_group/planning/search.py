@@ -170,11 +170,10 @@ class GroupSearch:
 
         `cost_alone` counts as if no transfer and no slice of a layer waited for any other.
         """
-        group, alone = self.index.group(number, number), self.alone[number]
-        every = [cut for cut in self.cuts(number, 1) if not cut.is_further]
-        in_parts = replace(every[0], part_bytes=self.part_bytes)
-        able = (cut for cut in (in_parts, *every) if can_be_cut(group, cut, self.chip))
-        costs = [cost for cut in able if (cost := self.cost(number, number, cut)) is not None]
+        alone, every = self.alone[number], self.cuts(number, 1)
+        ways = (replace(every[0], part_bytes=self.part_bytes), *every)
+        found = (self.cost(number, number, cut) for cut in ways if not cut.is_further)
+        costs = [cost for cost in found if cost is not None]
         least = min(costs, key=lambda cost: cost.price, default=alone)
         return max(alone, least, key=lambda cost: cost.price)
 
