@@ -16,8 +16,9 @@ from passes.layer_group.planning.planned_group import PORTFOLIO, Chip, PlannedGr
 from passes.layer_group.planning.saved import SavedGroup, in_order_of, plan_saved
 from passes.layer_group.planning.search import HALOS, SEARCHES, GroupSearch, Known, Progress, silent
 
-FEW_LAYERS = 48
-"""Layers of a network at most of which other orders than its own are tried."""
+FEW_LAYERS, NEAR = 48, 1.05
+"""Other orders than a network's own are tried if it has no more layers than the first, and its
+groups cost more than the second times what any groups would."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ def plan_layer_groups(
         )
         found.append(_planned(how, search, given))
         below = min(below, how.price or below)
+        if 0 < how.price <= NEAR * how.floor:
+            break
     counts = "cycles" if search == "tail_to_head" else "price"
     best = min(found, key=lambda x: getattr(x.after, counts))
     if chip.planner != PORTFOLIO:

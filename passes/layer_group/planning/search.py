@@ -26,12 +26,15 @@ from passes.layer_group.planning.planned_group import (
 from passes.layer_group.planning.slicing import GroupSlices
 from passes.planning import Plan
 
+PATIENCE = 2
+"""The number of cuts in a row that win nothing, and in which all fits, that stop the search."""
+
 REACH = 24
 """By how many layers a group that is tried may be longer than the best one so far."""
 
 MANY_LAYERS, FEW_AT_ONCE = 256, 24
-"""Of a network of more layers than the first, groups have no more than the second: the search
-takes seconds for 1,000 layers then."""
+"""Of a network of more layers than the first, groups have no more than the second, and one cut
+without a win stops the search: it takes seconds for 1,000 layers then."""
 
 PARTS = 16
 """Share of a lane's memory that the weights of one layer may take, where they come in parts."""
@@ -89,13 +92,16 @@ class GroupSearch:
         self.index, self.chip = index, chip
         self.keeps, self.strict, self.progress = HALOS[halo], strict, progress
         count = len(index.network.layers)
-        self.most_layers = most_layers or (count if count <= MANY_LAYERS else FEW_AT_ONCE)
+        many = count > MANY_LAYERS
+        self.most_layers = most_layers or (FEW_AT_ONCE if many else count)
+        self.patience = 1 if many else PATIENCE
         # Numbers of cores that may share a group.
         self.sharing = sorted({1, chip.cores}, reverse=True)
         self.alone = [cost_alone(index, chip.machine, chip.lanes, n) for n in range(count)]
         self.part_bytes = chip.capacity // PARTS
         self.known, self.below = known or Known(), below
-        self.price = 0  # Of all that was looked at by `dynamic_programming`
+        # Of all that `dynamic_programming` looked at: its price, and what any groups would cost
+        self.price = self.floor = 0
         self._repeats = Repeats(index, self.known.numbers)
         self._cuts: dict[tuple[int, int], list[Cut]] = {}
 
@@ -252,7 +258,7 @@ class _Cheapest:
         again = keep_rows != self.search.keeps[0]
         if again and not self.overlap:
             return  # The groups are those whose halos are made again.
-        unfit, self.longest = True, self.last
+        vain, unfit, self.longest = 0, True, self.last
         for cut in self.search.cuts(self.last, cores):
             if again and cut.counts[ROWS] == 1:
                 continue  # Without cut rows there is no halo.
@@ -264,7 +270,8 @@ class _Cheapest:
             while taller and cut.is_further and cut.h > 1:
                 cut = replace(cut, h=slice_counts(cut.h)[-2])
                 taller, _ = self.try_all(cut)
-            if not won and not unfit:
+            vain = 0 if won or unfit else vain + 1
+            if vain == self.search.patience:
                 return
 
     def try_all(self, cut: Cut) -> tuple[bool, bool]:
@@ -363,6 +370,7 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
             end = (end if group is None else group[0]) - 1
         else:
             search.price += lowest[last + 1]
+            search.floor += search.least(rest, first)[0]
             return parts[::-1]
         begin = end  # The group has no place, and is not tried again.
 
