@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from passes.layer_group.planning.cost import LANES, TRANSFERS, Cost, group_cost, layer_cycles
 from passes.layer_group.planning.cut import Cut
@@ -192,8 +193,7 @@ def plan_group(
     return PlannedGroup(draft.slices, draft.steps, draft.local, draft.cost, plan)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """The facts about a group before it is drafted."""
 
     moving: int  # Cycles of all its transfers

@@ -135,8 +135,10 @@ def rebalance(
             transfers[to].append(transfer)
             slack[source] += transfer_cycles[transfer]
             slack[to] -= transfer_cycles[transfer]
-    rows = zip(steps.rows, transfers, strict=True)
-    return replace(steps, rows=tuple(replace(row, transfers=tuple(x)) for row, x in rows))
+    pairs = [(row, tuple(after)) for row, after in zip(steps.rows, transfers, strict=True)]
+    if all(row.transfers == after for row, after in pairs):
+        return steps
+    return replace(steps, rows=tuple(replace(row, transfers=after) for row, after in pairs))
 
 
 Live = tuple[tuple[int, int], ...]
