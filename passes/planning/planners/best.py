@@ -173,9 +173,9 @@ def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
         low = question = proven
         while tracker.left and best.peak - low > (block_list.bound // 1000 if low > proven else 0):
             outcome, offsets = check.run(question, tracker.share(1, at_most=nodes))
-            if outcome is Outcome.FOUND:
+            if offsets and block_list.peak(offsets) < best.peak:
                 best = block_list.plan(offsets, "best")
-            else:
+            if outcome is not Outcome.FOUND:
                 low = question + 1
                 if outcome is Outcome.EXHAUSTED:
                     proven = low

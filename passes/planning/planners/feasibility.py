@@ -50,7 +50,7 @@ class Outcome(IntEnum):
 
 
 Answer = tuple[Outcome, list[int]]
-"""The outcome of a question, and an offset for each block if `FOUND`."""
+"""The outcome of a question, and an offset for each block if all have one."""
 
 
 class FeasibilityCheck:
@@ -71,7 +71,8 @@ class FeasibilityCheck:
     def run(self, capacity: int, tracker: BudgetTracker) -> Answer:
         """Ask whether all blocks can end at `capacity` bytes or below.
 
-        The outcome is `PAUSED` if the tracker stopped the search or first fit left a block over.
+        The outcome is `PAUSED` if the tracker stopped the search, or first fit left blocks over:
+        these then lie above, and offsets are returned all the same.
         """
         if self._block_list.bound > capacity:
             return Outcome.EXHAUSTED, []
@@ -88,9 +89,11 @@ class FeasibilityCheck:
         offsets = fit_blocks(self._block_list, order, fixed=fixed, limit=capacity, tracker=tracker)
         # First fit takes as long as the search does for so many placements.
         tracker.spend(max(len(offsets) - len(fixed), self._block_list.live_pairs // FITTED_PAIRS))
-        if any(offsets[block] == UNPLACED for block in self._free):
-            return Outcome.PAUSED, []
-        return Outcome.FOUND, offsets
+        if UNPLACED not in offsets:
+            return Outcome.FOUND, offsets
+        fixed = {block: offset for block, offset in enumerate(offsets) if offset != UNPLACED}
+        offsets = fit_blocks(self._block_list, order, fixed=fixed, tracker=tracker)
+        return Outcome.PAUSED, [] if UNPLACED in offsets else offsets
 
     def _critical(self, capacity: int) -> list[int]:
         """Return the blocks that live where most of the capacity is needed, or most bytes live.

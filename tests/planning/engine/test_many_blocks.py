@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from planning_oracles import problems
 from sweeps import sample
 
-from passes.planning import Budget, Buffer, Problem, Status, check, lower_bound, solve, verify
+from passes.planning import (
+    Budget,
+    BudgetTracker,
+    Buffer,
+    Problem,
+    Status,
+    check,
+    lower_bound,
+    solve,
+    verify,
+)
 from passes.planning.engine import blocks, compiled
 from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.planners import feasibility, first_fit, first_fit_loop
@@ -200,3 +210,17 @@ def test_the_search_of_a_core_fits_where_first_fit_does(case, slack, monkeypatch
     plan = solve(problem, "best", Budget(20_000))
     assert plan.fits or not solve(problem, "first_fit").fits
     assert not plan.fits or verify(problem, plan) == ()
+
+
+@pytest.mark.parametrize("seed", [2, 4])
+def test_what_has_no_place_around_a_core_lies_above(seed, monkeypatch):
+    monkeypatch.setattr(feasibility, "WHOLE_BLOCKS", 100)
+    problem = table(seed, 300, 0.05)
+    block_list = BlockList(problem)
+    search = feasibility.FeasibilityCheck(block_list)
+    outcome, offsets = search.run(block_list.bound, BudgetTracker(Budget(20_000)))
+    assert outcome is feasibility.Outcome.PAUSED
+    plan = block_list.plan(offsets, "core")
+    assert verify(problem, plan) == ()
+    assert plan.peak > block_list.bound
+    assert solve(problem, "best", Budget(20_000)).peak <= plan.peak
