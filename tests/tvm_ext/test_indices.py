@@ -10,7 +10,7 @@ from llvm_level import at_level
 from tvm import relax
 
 import tvm_ext
-from tvm_ext.reading.indices import with_negative_indices
+from tvm_ext.reading.torch_operators import as_pytorch_computes
 
 X = np.arange(24, dtype="float32").reshape(2, 3, 4)
 INDEX = np.array([-1, 0, -2])
@@ -73,7 +73,7 @@ def test_a_negative_index_reads_from_the_end(name, sizes):
         indices = (indices[0] % 2 - 2, indices[1])  # All of them negative or zero.
     mod = module(build, X, *indices, sizes=sizes)
     before = mod.script()
-    mended = with_negative_indices(mod)
+    mended = as_pytorch_computes(mod)
     assert mod.script() == before
     relax.analysis.well_formed(mended)
     np.testing.assert_array_equal(computed(mended, X, *indices), right)
@@ -81,14 +81,14 @@ def test_a_negative_index_reads_from_the_end(name, sizes):
 
 def test_constants_that_are_in_the_tensor_stay_as_they_are():
     mod = module(lambda x: relax.op.take(x, relax.const([0, 2], "int64"), axis=1), X)
-    tvm.ir.assert_structural_equal(with_negative_indices(mod), mod)
+    tvm.ir.assert_structural_equal(as_pytorch_computes(mod), mod)
 
 
 @pytest.mark.parametrize("index", [3, -4])
 def test_a_constant_index_outside_of_the_tensor_is_refused(index):
     mod = module(lambda x: relax.op.take(x, relax.const(index, "int64"), axis=1), X)
     with pytest.raises(ValueError, match=rf"operator '\w+': index {index} is not in an axis of 3"):
-        with_negative_indices(mod)
+        as_pytorch_computes(mod)
 
 
 # ------------------------------------------------------------------------------------- in ONNX

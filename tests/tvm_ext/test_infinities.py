@@ -10,7 +10,7 @@ from llvm_level import at_level
 from tvm import relax, tirx
 from tvm.relax import op
 
-from tvm_ext.reading.infinities import with_infinite_fills
+from tvm_ext.reading.torch_operators import as_pytorch_computes
 
 
 def filled(value: float, dtype: str) -> tvm.IRModule:
@@ -30,7 +30,7 @@ def filled(value: float, dtype: str) -> tvm.IRModule:
 @pytest.mark.parametrize("value", [-np.inf, np.inf, np.nan, 2.0])
 def test_what_is_full_of_a_value_computes(value: float, dtype: str):
     mod = filled(value, dtype)
-    mended = with_infinite_fills(mod)
+    mended = as_pytorch_computes(mod)
     tvm.ir.assert_structural_equal(mod, filled(value, dtype))  # The input stays as it is.
     assert ("R.full" in mended.script()) == np.isfinite(value)
     data = np.linspace(-4, 4, 12, dtype=dtype).reshape(3, 4)

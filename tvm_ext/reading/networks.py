@@ -20,8 +20,7 @@ from tvm import relax
 from passes.ir import IRModule, first_line
 from passes.relax import bindings_of, rx
 from tvm_ext.hosts import quiet
-from tvm_ext.reading.indices import with_negative_indices
-from tvm_ext.reading.infinities import with_infinite_fills
+from tvm_ext.reading.torch_operators import as_pytorch_computes
 from tvm_ext.tensor_names import Names, number_of_inputs, operator_of, variables_read, with_names
 from tvm_ext.weights import as_built
 
@@ -93,7 +92,7 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
     TVM does not lower, are broadcast constants. The program, a ``torch.export.ExportedProgram``,
     stays as it is; options are those of TVM's function. Raises ImportError without PyTorch;
     ValueError, with module and operator, when TVM's importer fails there, or for an index that
-    `with_negative_indices` refuses; and what it raises else.
+    `as_pytorch_computes` refuses; and what it raises else.
     """
     from tvm.relax.frontend import torch as frontend
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
@@ -135,7 +134,7 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
         results = _named(func, module_of, lambda path, operator: f"{path}.{operator}")
         return {**results, **parameters}
 
-    return with_infinite_fills(with_negative_indices(with_names(mod, names_of)))
+    return as_pytorch_computes(with_names(mod, names_of))
 
 
 def _module_of(node: Any) -> str:

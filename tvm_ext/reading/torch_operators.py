@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Negative indices of PyTorch's programs, which TVM's importer hands on as they are.
+"""Operators of PyTorch's programs that TVM's importer hands on as TVM computes something else.
 
-``y[:, -1]`` becomes ``take(y, -1, axis=1, mode="fast")``, whose kernel reads before the row;
-``y[i, j]`` becomes ``index_tensor``, which has no other mode. docs/known-faults.md has programs.
+- A negative index (docs/known-faults.md has programs): ``y[:, -1]`` becomes ``take(y, -1, axis=1,
+  mode="fast")``, whose kernel reads before the row; ``y[i, j]`` becomes ``index_tensor``, which has
+  no other mode.
+- A tensor full of an infinity or of nan, such as a mask of attention: ``full`` and ``full_like``
+  end in a TypeError of ``topi.full``.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,19 +18,20 @@ from tvm import relax
 
 from passes.ir import POSTORDER, IRModule, structural_map, tir
 from passes.ir.operators import operator_name
-from passes.ir.relax_operators import INDEX_TENSOR, TAKE
+from passes.ir.relax_operators import FULL, INDEX_TENSOR, TAKE
 from passes.relax import bindings_of, functions_in_order, rx
 
 _FAST = "fast"
 """The mode of ``take`` in which an index that is not in the tensor is read all the same."""
 
 
-def with_negative_indices(mod: IRModule) -> IRModule:
-    """Return a module that reads from the end what has a negative index, as PyTorch does.
+def as_pytorch_computes(mod: IRModule) -> IRModule:
+    """Return a module whose operators compute what PyTorch does.
 
     Of ``take``, constant indices become what they mean, and others are taken modulo the size of
-    the axis; ``index_tensor`` gets indices of 0 and above. The input module is never changed.
-    Raises ValueError, with the operator, for a constant index that is not in the tensor.
+    the axis; ``index_tensor`` gets indices of 0 and above. Tensors full of an infinity are
+    broadcast constants. The input module is never changed. Raises ValueError, with the operator,
+    for a constant index that is not in the tensor.
     """
     result = mod.clone()
     for variable, func in functions_in_order(mod):
@@ -41,7 +46,7 @@ def with_negative_indices(mod: IRModule) -> IRModule:
 
 
 def _mended(call: rx.Call, name: str) -> Any:
-    """Return a call that reads what PyTorch does; `name` is its own, for messages."""
+    """Return a call that computes what PyTorch does; `name` is its own, for messages."""
     operator = operator_name(call.op)
     if operator == TAKE and str(call.attrs.mode) == _FAST:
         (data, indices), axis = call.args, call.attrs.axis
@@ -53,6 +58,10 @@ def _mended(call: rx.Call, name: str) -> Any:
         data, indices = call.args
         found = [_from_front(i, _extent(data, axis), name) for axis, i in enumerate(indices.fields)]
         return relax.op.index_tensor(data, found)
+    if operator in FULL and isinstance(call.args[1], rx.Constant):
+        shape, fill = getattr(call.ty, "shape", None), call.args[1].value.numpy()
+        if fill.size == 1 and isinstance(shape, rx.ShapeExpr) and not math.isfinite(fill.item()):
+            return relax.op.broadcast_to(relax.const(fill.item(), str(call.ty.dtype)), shape)
     return call
 
 
