@@ -11,7 +11,7 @@ import flatbuffers
 import numpy as np
 from tflite_micro.tensorflow.lite.micro.python import schema_py_generated as schema
 
-FLOAT, INT8, BOOL, INT32 = "FLOAT32", "INT8", "BOOL", "INT32"
+FLOAT, INT8, INT16, BOOL, INT32 = "FLOAT32", "INT8", "INT16", "BOOL", "INT32"
 
 # Kernels of int8 ask for these scales and zero points of their results.
 FIXED = {

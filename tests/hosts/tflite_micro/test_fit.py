@@ -19,6 +19,7 @@ from made_models import (
     BOOL,
     FLOAT,
     INT8,
+    INT16,
     INT32,
     Made,
     one_operator,
@@ -40,12 +41,8 @@ from tvm_ext.hosts.tflite_micro import (
     read_model,
     with_plan,
 )
-from tvm_ext.hosts.tflite_micro.in_place import ELEMENTWISE, RESHAPING
-from tvm_ext.hosts.tflite_micro.interpreter import (
-    open_model,
-    scratch_of,
-    usage_of,
-)
+from tvm_ext.hosts.tflite_micro.arena_head import ELEMENTWISE, RESHAPING
+from tvm_ext.hosts.tflite_micro.interpreter import measure, open_model, scratch_of
 
 ROOT = Path(__file__).parents[3]
 DATA = Path(os.environ.get("TVM_EXT_DATA", ROOT.parent / "shared" / "data")) / "tflite"
@@ -190,7 +187,7 @@ def test_a_plan_in_the_file_is_kept_until_a_better_one_is_found(tmp_path: Path) 
         end += -(-tensor.size // 16) * 16 if tensor.in_arena else 0
     spread = with_plan(model, offsets)
     found = fit(spread, "model")
-    assert found.usage == usage_of(open_model(spread))
+    assert found.usage == measure(spread)
     assert found.head >= end
     check(found)
     written = found.best(in_place=False, order=False).content()
@@ -378,16 +375,52 @@ def test_cmsis_nn_sizes() -> None:
         cmsis_nn_scratch(model, "m0")
 
 
+@pytest.mark.parametrize(
+    ("name", "operands", "sizes"),
+    [
+        ("CONV_2D", [([1, 16, 16, 5], INT16), ([8, 3, 3, 5], INT8)], (180, 384)),
+        ("DEPTHWISE_CONV_2D", [([1, 16, 16, 8], INT16), ([1, 3, 3, 8], INT8)], (144, 584)),
+        ("AVERAGE_POOL_2D", [([1, 16, 16, 8], INT16)], (32, 0)),
+        ("BATCH_MATMUL", [([1, 3, 8], INT8), ([1, 8, 5], INT8)], (0, 20)),
+    ],
+)
+def test_cmsis_nn_sizes_of_other_kernels(
+    name: str, operands: list[tuple[list[int], int]], sizes: tuple[int, int]
+) -> None:
+    """Sizes of wide activations, and of products, as the C sources of CMSIS-NN compute them."""
+    made = Made()
+    graph = made.graph()
+    tensors = [graph.input(shape, kind) for shape, kind in operands]
+    graph.table.outputs = [graph.tensor([1, 3, 5], operands[0][1])]
+    graph.operator(name, tensors, graph.table.outputs)
+    model = read_model(made.bytes(), name)
+    for core, size in zip(("dsp", "mve"), sizes, strict=True):
+        assert cmsis_nn_scratch(model, core) == ({(0, 0): size} if size else {})
+
+
+def test_an_operator_whose_scratch_memory_is_not_known_is_refused() -> None:
+    made = Made()
+    graph = made.graph()
+    shape = graph.tensor([4], INT32, np.array([1, 8, 8, 4], "int32"))
+    weights = graph.tensor([4, 3, 3, 8], INT8, np.zeros([4, 3, 3, 8], "int8"))
+    image = graph.input([1, 4, 4, 8], INT8)
+    result = graph.tensor([1, 8, 8, 4], INT8)
+    graph.operator("TRANSPOSE_CONV", [shape, weights, image], [result])
+    graph.table.outputs = [result]
+    with pytest.raises(ValueError, match=r"scratch memory .* TRANSPOSE_CONV \(operator 0\)"):
+        cmsis_nn_scratch(read_model(made.bytes(), "upscaling"), "dsp")
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It writes what wins, says what does not fit, and returns 1 then."""
     model, out, data = tmp_path / "m.tflite", tmp_path / "out.tflite", tmp_path / "out.json"
     model.write_bytes(random_model(3))
-    usage = usage_of(open_model(model.read_bytes()))
+    usage = measure(model.read_bytes())
     command = ["fit", str(model), "-o", str(out), "--order", "--in-place", "--json", str(data)]
     assert main([*command, "--arena", "1MiB"]) == 0
     said = json.loads(data.read_text())
     assert said["head"] == usage.head
-    assert said["measured"]["head"] == usage_of(open_model(out.read_bytes())).head < usage.head
+    assert said["measured"]["head"] == measure(out.read_bytes()).head < usage.head
     assert main([*command, "--arena", "1KiB"]) == 1
     assert "are missing" in capsys.readouterr().out
     out.unlink()

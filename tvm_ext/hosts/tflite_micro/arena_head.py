@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head of TensorFlow Lite Micro's arena: which tensors it holds, and when.
+"""The head of TensorFlow Lite Micro's arena: which tensors it holds, when, and which in place.
 
 Time counts operators: inputs of the model are written at 0, operator `k` of the first subgraph runs
 at `k + 1` if no earlier one runs a subgraph, and a subgraph that is run has times of its own.
@@ -10,8 +10,9 @@ Source: ``micro_allocation_info.cc``, ``micro_allocator.cc`` and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope, round_up
@@ -27,6 +28,23 @@ Scratch = Mapping[tuple[int, int], int]
 """Bytes of scratch memory that kernels ask for, by subgraph and operator."""
 
 
+_ELEMENTWISE = """
+    ABS ADD CAST CEIL COS DIV ELU EQUAL EXP FLOOR FLOOR_DIV FLOOR_MOD GREATER GREATER_EQUAL
+    HARD_SWISH L2_NORMALIZATION LEAKY_RELU LESS LESS_EQUAL LOG LOGICAL_AND LOGICAL_NOT LOGICAL_OR
+    LOGISTIC LOG_SOFTMAX MAXIMUM MINIMUM MUL NEG NOT_EQUAL PRELU QUANTIZE RELU RELU6 ROUND RSQRT
+    SELECT_V2 SIN SOFTMAX SQRT SQUARE SQUARED_DIFFERENCE SUB TANH
+"""
+ELEMENTWISE = frozenset(_ELEMENTWISE.split())
+"""Operators that make each row or element of the same one of operands of the result's shape, where
+a kernel reads each element for the last time before it writes the element's place."""
+
+RESHAPING = frozenset({"EXPAND_DIMS", "RESHAPE"})
+"""Operators that copy their first operand as it is; of equal addresses, to itself.
+
+``SQUEEZE`` is not among them: it calls ``memcpy``, for which equal addresses are not defined.
+"""
+
+
 @dataclass(frozen=True)
 class Resident:
     """A tensor, or the scratch memory of one operator, in the arena's head."""
@@ -38,9 +56,12 @@ class Resident:
     tensor: int | None = None  # Its number in a plan; None for scratch memory
     pinned: int | None = None  # The offset in bytes that the file gives it
 
+    def meets(self, other: Resident) -> bool:
+        """Return whether both are in use at one time."""
+        return self.first <= other.last and other.first <= self.last
 
-@dataclass(frozen=True)
-class Turn:
+
+class Turn(NamedTuple):
     """One operator at its time."""
 
     time: int
@@ -92,7 +113,7 @@ class ArenaHead:
 
 def arena_of(model: Model, scratch: Scratch) -> ArenaHead:
     """Read off a model what its arena holds, as ``MarkAllocationLifetimes`` does."""
-    used = _Uses(model, scratch)
+    used = _Uses(model)
     used.run(0)
     residents, seen = [], set[str]()
     for subgraph, graph in enumerate(model.subgraphs):
@@ -103,13 +124,12 @@ def arena_of(model: Model, scratch: Scratch) -> ArenaHead:
             in_head = tensor.in_arena or (tensor.is_variable and pinned is not None)
             if not in_head:
                 continue
-            first, last = used.times.get(at, (-1, -1))
+            first, last = used.made.get(at, -1), used.last.get(at, -1)
             name = called_tensor(graph.tensors, number)
             if name in seen:
                 name = f"{name} of subgraph {subgraph}"
             seen.add(name)
             size = round_up(tensor.size, ALIGNMENT)
-            first = min(first, last) if first < 0 else first
             residents.append(Resident(name, size, first, max(first, last), at, pinned))
     for subgraph, operator in sorted(scratch):
         if (subgraph, operator) in used.spans:
@@ -124,42 +144,34 @@ def arena_of(model: Model, scratch: Scratch) -> ArenaHead:
 class _Uses:
     """The times at which tensors are used, in one walk over what runs."""
 
-    def __init__(self, model: Model, scratch: Scratch) -> None:
-        self.model, self.scratch = model, scratch
-        self.now = 0
-        self.times: dict[int, tuple[int, int]] = {}
+    def __init__(self, model: Model) -> None:
+        self.model, self.now = model, 0
+        self.made: dict[int, int] = {}
+        self.last: dict[int, int] = {}
         self.spans: dict[tuple[int, int], tuple[int, int]] = {}
         self.steps: list[Turn] = []
 
     def run(self, number: int) -> None:
         graph, base = self.model.subgraphs[number], self.model.first_tensor(number)
-        for tensor in graph.inputs:
-            self.create(base + tensor)
-            self.use(base + tensor)
+        self.use([base + tensor for tensor in graph.inputs])
         for position, one in enumerate(graph.operators):
             self.now += 1
             begin = self.now
             self.steps.append(Turn(begin, number, position))
             for tensor in one.outputs:
-                self.create(base + tensor)
+                self.made.setdefault(base + tensor, begin)
             for other in one.runs:
                 self.now += 1
                 self.run(other)
             for tensor in (*one.operands, *one.outputs):
-                self.use(base + tensor)
+                self.last[base + tensor] = self.now
             self.spans[number, position] = (begin, self.now)
-        for tensor in graph.outputs:
-            self.create(base + tensor)
-            self.use(base + tensor)
+        self.use([base + tensor for tensor in graph.outputs])
 
-    def create(self, tensor: int) -> None:
-        first, last = self.times.get(tensor, (-1, -1))
-        if first < 0:
-            self.times[tensor] = (self.now, last)
-
-    def use(self, tensor: int) -> None:
-        first, _ = self.times.get(tensor, (-1, -1))
-        self.times[tensor] = (first, self.now)
+    def use(self, tensors: Iterable[int]) -> None:
+        for tensor in tensors:
+            self.made.setdefault(tensor, self.now)
+            self.last[tensor] = self.now
 
 
 def greedy_plan(arena: ArenaHead) -> Plan:
@@ -171,7 +183,14 @@ def greedy_plan(arena: ArenaHead) -> Plan:
     free = [each for each in reversed(arena.residents) if each.pinned is None]
     placed: list[tuple[int, Resident]] = []
     for each in (*pinned, *sorted(free, key=lambda one: -one.size)):
-        offset = each.pinned if each.pinned is not None else _first_gap(placed, each)
+        offset = each.pinned
+        if offset is None:
+            live = [one for one in placed if one[1].meets(each)]
+            offset = 0
+            for begin, other in live:
+                if begin - offset >= each.size:
+                    break
+                offset = max(offset, begin + other.size)
         # After those of an equal offset, as the original inserts.
         at = next((i for i, (other, _) in enumerate(placed) if other > offset), len(placed))
         placed.insert(at, (offset, each))
@@ -180,18 +199,30 @@ def greedy_plan(arena: ArenaHead) -> Plan:
     return Plan(offsets, peak, 0, GREEDY, Status.FEASIBLE)
 
 
-def _first_gap(placed: Sequence[tuple[int, Resident]], wanted: Resident) -> int:
-    end = 0
-    for offset, each in _live_with(placed, wanted):
-        if offset - end >= wanted.size:
-            break
-        end = max(end, offset + each.size)
-    return end
+def in_place_pairs(model: Model, arena: ArenaHead) -> Iterator[tuple[int, int]]:
+    """Yield operand and result, by their numbers in a plan, that may be at one offset.
 
+    TensorFlow Lite Micro places no result in place itself, but runs a plan that does. The tables
+    hold for the reference kernels; each operator of them is tried there.
 
-def _live_with(
-    placed: Sequence[tuple[int, Resident]], wanted: Resident
-) -> Iterator[tuple[int, Resident]]:
-    for offset, each in placed:
-        if each.first <= wanted.last and wanted.first <= each.last:
-            yield offset, each
+    The operand is used by no later operator and is no result of its subgraph; none is a variable;
+    both take equally many bytes, and have one shape where the operator is no `RESHAPING` one.
+    """
+    residents = {each.tensor: each for each in arena.residents}
+    for step in arena.steps:
+        graph, base = model.subgraphs[step.subgraph], model.first_tensor(step.subgraph)
+        one = graph.operators[step.operator]
+        if len(one.outputs) != 1 or one.name not in ELEMENTWISE | RESHAPING:
+            continue
+        (result,) = one.outputs
+        target = residents.get(base + result)
+        operands = one.operands[:1] if one.name in RESHAPING else one.operands
+        for operand in dict.fromkeys(operands):
+            source = residents.get(base + operand)
+            old, new = graph.tensors[operand], graph.tensors[result]
+            kept = operand in graph.outputs or old.is_variable or new.is_variable
+            if source is None or target is None or kept:
+                continue
+            is_alike = old.size == new.size and (one.name in RESHAPING or old.shape == new.shape)
+            if is_alike and source.last == target.first == step.time and source.first < step.time:
+                yield base + operand, base + result

@@ -7,11 +7,19 @@ The steps are those of the modules beside this one; `fit` joins them and `Fit` s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from passes.planning import Plan, Problem, check, lower_bound, solve, verify
-from tvm_ext.hosts.tflite_micro.arena_head import ArenaHead, Scratch, arena_of, greedy_plan
-from tvm_ext.hosts.tflite_micro.in_place import in_place_pairs
+from passes.order import LiveBytes, OrderProblem, find_order
+from passes.planning import Plan, Problem, check, live_bytes, lower_bound, solve, verify
+from target_hw.memory import round_up
+from tvm_ext.hosts.tflite_micro.arena_head import (
+    ALIGNMENT,
+    ArenaHead,
+    Scratch,
+    arena_of,
+    greedy_plan,
+    in_place_pairs,
+)
 from tvm_ext.hosts.tflite_micro.interpreter import (
     Usage,
     apart,
@@ -20,16 +28,14 @@ from tvm_ext.hosts.tflite_micro.interpreter import (
     results_of,
     scratch_of,
 )
-from tvm_ext.hosts.tflite_micro.operator_order import (
-    find_operator_order,
-    reordered,
-    reordered_scratch,
-)
-from tvm_ext.hosts.tflite_micro.read_model import Model, read_model
+from tvm_ext.hosts.tflite_micro.read_model import Model, Subgraph, read_model
 from tvm_ext.hosts.tflite_micro.write_plan import with_order, with_plan
 
 RUNS = 3
 """The number of runs of a model on random inputs, before and after."""
+
+STATEFUL = ("ASSIGN_VARIABLE", "CALL_ONCE", "CUSTOM", "RANDOM", "READ_VARIABLE", "VAR_HANDLE")
+"""Prefixes of operators that may share a state: they keep their order among each other."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +145,6 @@ def fit(content: bytes, name: str, scratch: Scratch | None = None) -> Fit:
         If the file is no model of TensorFlow Lite, or one that TensorFlow Lite Micro plans in a way
         that is not understood here: its report differs from the reproduction of its planner. Also
         if the file's own plan lets live tensors share bytes, other than in place.
-    ImportError
-        If the package ``flatbuffers`` is missing.
     """
     model = read_model(content, name)
     usage, remark, asked = None, "", dict(scratch or {})
@@ -170,12 +174,18 @@ def fit(content: bytes, name: str, scratch: Scratch | None = None) -> Fit:
             f"stays: {shared.message}"
         )
     choices = [*_choices(model, asked, moved=False)]
-    order = find_operator_order(model, asked)
-    if order is not None and order.order != tuple(range(len(order.order))):
-        written = with_order(content, model.operator_vectors[0], order.order)
-        moved = reordered(model, order.order, written)
-        choices += _choices(moved, reordered_scratch(asked, order.order), moved=True)
-    live = order.bound if order is not None else 0
+    live = 0
+    if len(model.subgraphs) == 1:  # An operator that runs a subgraph must not be moved alone.
+        (graph,) = model.subgraphs
+        found = find_order(_order_problem(graph, asked))
+        order, live = found.order, found.bound
+        if order != tuple(range(len(order))):
+            graph = replace(graph, operators=tuple(graph.operators[at] for at in order))
+            written = with_order(content, model.operator_vectors[0], order)
+            ordered = replace(model, subgraphs=(graph,), content=written)
+            place = {(0, operator): (0, at) for at, operator in enumerate(order)}
+            there = {place[key]: size for key, size in asked.items()}
+            choices += _choices(ordered, there, moved=True)
     return Fit(model, arena, stock, tuple(choices), usage, remark, asked, bool(scratch), live)
 
 
@@ -189,6 +199,42 @@ def _choices(model: Model, scratch: Scratch, *, moved: bool) -> list[Fitting]:
         check(problem, plan)
         found.append(Fitting(in_place, moved, model, arena, problem, plan, lower_bound(problem)))
     return found
+
+
+def _order_problem(graph: Subgraph, scratch: Scratch) -> OrderProblem:
+    """Return the problem of ordering the operators of a model's only subgraph."""
+    writer: dict[int, int] = {}
+    before: list[tuple[int, ...]] = []
+    state: int | None = None
+    variables: dict[int, int] = {}
+    touched: dict[int, list[int]] = {}
+    for number, one in enumerate(graph.operators):
+        earlier = {writer[tensor] for tensor in one.operands if tensor in writer}
+        if one.name.startswith(STATEFUL):
+            earlier |= set() if state is None else {state}
+            state = number
+        for tensor in sorted({*one.operands, *one.outputs}):
+            touched.setdefault(tensor, []).append(number)
+            if graph.tensors[tensor].is_variable:
+                earlier |= {variables[tensor]} if tensor in variables else set()
+                variables[tensor] = number
+        writer.update(dict.fromkeys(one.outputs, number))
+        before.append(tuple(sorted(earlier)))
+    tensors = [
+        LiveBytes(
+            round_up(tensor.size, ALIGNMENT),
+            tuple(touched.get(number, ())),
+            begun=number in graph.inputs,
+            kept=number in graph.outputs,
+        )
+        for number, tensor in enumerate(graph.tensors)
+        if tensor.in_arena and (number in touched or number in graph.inputs)
+    ]
+    tensors += [
+        LiveBytes(round_up(size, ALIGNMENT), (operator,))
+        for (_, operator), size in sorted(scratch.items())
+    ]
+    return OrderProblem(tuple(before), tuple(tensors))
 
 
 @dataclass(frozen=True)
@@ -228,14 +274,6 @@ def prove(found: Fit, choice: Fitting, written: bytes) -> Proof | None:
 
 def at_peak(problem: Problem) -> Sequence[str]:
     """Return the buffers that are live where the most bytes are, the largest first."""
-    times = sorted({begin for each in problem.buffers for begin, _ in each.live})
-
-    def live(time: int) -> list[tuple[int, str]]:
-        return [
-            (-each.size, each.name)
-            for each in problem.buffers
-            if any(begin <= time < end for begin, end in each.live)
-        ]
-
-    worst = max(times, key=lambda time: (sum(-size for size, _ in live(time)), -time), default=0)
-    return [name for _, name in sorted(live(worst))]
+    when, _ = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
+    live = [b for b in problem.buffers if any(begin <= when < end for begin, end in b.live)]
+    return [buffer.name for buffer in sorted(live, key=lambda b: (-b.size, b.name))]

@@ -21,8 +21,15 @@ import numpy as np
 
 from target_hw.memory import round_up
 from tvm_ext.hosts.tflite_micro.arena_head import ALIGNMENT, Scratch
-from tvm_ext.hosts.tflite_micro.read_model import NOT_PLANNED, FlatTable, Model, Subgraph, root_of
-from tvm_ext.hosts.tflite_micro.schema import ModelField, SubgraphField
+from tvm_ext.hosts.tflite_micro.read_model import (
+    NOT_PLANNED,
+    FlatTable,
+    Model,
+    ModelField,
+    Subgraph,
+    SubgraphField,
+    table_at,
+)
 from tvm_ext.hosts.tflite_micro.write_plan import with_order, with_plan
 
 LARGEST_ARENA = 1 << 28
@@ -88,7 +95,9 @@ def apart(action: Callable[..., Result], *arguments: Any) -> Result:
 
 def measure(content: bytes, arena: int = LARGEST_ARENA) -> Usage:
     """Return what a model takes of an arena; raises as `open_model` does."""
-    return usage_of(open_model(content, arena))
+    _, said = _heard(open_model(content, arena).print_allocations)
+    found = {kind: int(size) for kind, size in re.findall(r"allocation (\w+) (\d+) bytes", said)}
+    return Usage(found["head"], found["tail"])
 
 
 def holds(content: bytes, arena: int) -> bool:
@@ -98,13 +107,6 @@ def holds(content: bytes, arena: int) -> bool:
     except ValueError:
         return False
     return True
-
-
-def usage_of(interpreter: Any) -> Usage:
-    """Return what TensorFlow Lite Micro reports of an open model's arena."""
-    _, said = _heard(interpreter.print_allocations)
-    found = {kind: int(size) for kind, size in re.findall(r"allocation (\w+) (\d+) bytes", said)}
-    return Usage(found["head"], found["tail"])
 
 
 def results_of(content: bytes, graph: Subgraph, runs: int, seed: int = 0) -> list[list[bytes]]:
@@ -164,7 +166,7 @@ def scratch_of(model: Model) -> Scratch:
     found = {}
     for subgraph, graph in enumerate(model.subgraphs):
         content = _in_front(model, offsets, subgraph)
-        (vector, _) = _subgraph_table(content, 0).vector(SubgraphField.OPERATORS) or (0, 0)
+        vector, _ = _subgraph_table(content, 0).vector(SubgraphField.OPERATORS)
         open_parts = [[at for at, one in enumerate(graph.operators) if not one.runs]]
         while open_parts:
             part = open_parts.pop()
@@ -186,17 +188,17 @@ def _in_front(model: Model, offsets: Sequence[int], subgraph: int) -> bytes:
         moved += offsets[first : first + len(model.subgraphs[number].tensors)]
     subgraphs = tuple(model.subgraphs[number] for number in order)
     content = with_plan(replace(model, subgraphs=subgraphs), moved)
-    (vector, _) = root_of(content).vector(ModelField.SUBGRAPHS) or (0, 0)
+    vector, _ = table_at(content).vector(ModelField.SUBGRAPHS)
     content = with_order(content, vector, order)
     for number in range(1, len(order)):
         # Operators that run subgraphs would find others under their numbers.
-        (operators, _) = _subgraph_table(content, number).vector(SubgraphField.OPERATORS) or (0, 0)
+        operators, _ = _subgraph_table(content, number).vector(SubgraphField.OPERATORS)
         content = with_order(content, operators, ()) if operators else content
     return content
 
 
 def _subgraph_table(content: bytes, number: int) -> FlatTable:
-    return list(root_of(content).tables(ModelField.SUBGRAPHS))[number]
+    return list(table_at(content).tables(ModelField.SUBGRAPHS))[number]
 
 
 def _heard(action: Callable[[], Result]) -> tuple[Result | Exception, str]:

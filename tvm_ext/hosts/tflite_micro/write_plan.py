@@ -12,18 +12,16 @@ from collections.abc import Sequence
 
 from tvm_ext.hosts.tflite_micro.arena_head import ALIGNMENT
 from tvm_ext.hosts.tflite_micro.read_model import (
-    NOT_PLANNED,
-    FlatTable,
-    Model,
-    plan_buffer,
-    root_of,
-)
-from tvm_ext.hosts.tflite_micro.schema import (
     IDENTIFIER,
+    NOT_PLANNED,
     PLAN_NAME,
     BufferField,
+    FlatTable,
     MetadataField,
+    Model,
     ModelField,
+    plan_buffer,
+    table_at,
 )
 
 VERSION = 1
@@ -57,11 +55,11 @@ def with_plan(model: Model, offsets: Sequence[int]) -> bytes:
                     f"{tensor.name!r} no memory where its subgraph is not the first one: it takes "
                     f"the offset of tensor {number} of the first one for the variable's"
                 )
-    root = root_of(model.content)
+    root = table_at(model.content)
     written = plan_buffer(root)
     if written is not None:
         table = list(root.tables(ModelField.BUFFERS))[written]
-        begin, _ = table.vector(BufferField.DATA) or (0, 0)
+        begin, _ = table.vector(BufferField.DATA)
         content = bytearray(model.content)
         struct.pack_into(f"<{len(offsets)}i", content, begin + 12, *offsets)
         return bytes(content)
