@@ -8,7 +8,7 @@ from passes.planning import declare
 
 if TYPE_CHECKING:
     from passes.gmem.analysis.stock_sharing import stock_pass
-    from passes.gmem.options import BEST, GMEMOptions
+    from passes.gmem.options import BEST, GMEMOptions, Solvers
     from passes.gmem.planning.slot_search import plan_slots
     from passes.gmem.relax_functions import FunctionPlan, plan_gmem
     from passes.gmem.relax_memory import host_scopes

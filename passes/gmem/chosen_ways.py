@@ -18,19 +18,20 @@ from itertools import combinations
 
 from passes.gmem.allocations import allocations_of, unit_values
 from passes.gmem.counted_ways import SIZES, Taken, Way, union, whole_pages
-from passes.gmem.options import LOGGER, GMEMOptions
+from passes.gmem.options import LOGGER, GMEMOptions, Solvers
 from passes.gmem.planning.pool import (
     Blocks,
     Placement,
     bytes_of_blocks,
     skipped_on_paths,
 )
-from passes.gmem.solvers import Solvers
 from passes.gmem.storages import (
     as_stock_shares,
     can_be_cut,
     cheapest,
+    cheapest_ways,
     pieces_given_back,
+    placement_of,
     slots_of_units,
     ways_of_group,
     with_own_storages,
@@ -77,11 +78,11 @@ def choose_placements(
         is_known = memory.has_all_allocations and not (handed_on and memory.calls_unknown)
         paths = skipped_on_paths(memory.branches)
         if theirs is None:
-            chosen[name] = with_own_storages(memory, _cheapest(memory, options, solvers), None)
+            chosen[name] = placement_of(memory, options, solvers)
             continue
         right = as_stock_shares(memory, theirs)
         if memory.keeps_storages:
-            own = _cheapest(memory, options, solvers)
+            own = cheapest_ways(memory, options, solvers)
             theirs, right = (_kept_as(memory, own, shared) for shared in (theirs, right))
         chosen[name] = right
         if not is_known or callers[name] or paths is None:
@@ -100,11 +101,6 @@ def choose_placements(
         if way is function.right and len(function.ways) > 1:
             LOGGER.info("function %r: tensors share as StaticPlanBlockMemory shares them", name)
     return chosen
-
-
-def _cheapest(memory: RelaxMemory, options: GMEMOptions, solvers: Solvers) -> Placement:
-    groups = memory.groups
-    return tuple(cheapest(g, ways_of_group(memory, g, options, solvers)) for g in groups)
 
 
 def _kept_as(memory: RelaxMemory, own: Placement, shared: Placement) -> Placement:

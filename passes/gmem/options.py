@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from passes.driver import Solver
@@ -18,7 +18,7 @@ from passes.gmem.planning.gmem_layout import GMEM
 from passes.gmem.planning.slot_search import plan_slots
 from passes.ir import IRModule, Target, build_option, current_target, tir
 from passes.pass_errors import error_context
-from passes.planning import Budget, solve
+from passes.planning import Budget, Plan, Problem, solve
 from passes.relax import HOST, SCOPE, RelaxMemory, TensorGroup, read_relax_memory
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
@@ -138,19 +138,6 @@ class GMEMOptions:
             self.host_device(),
         )
 
-    def solver(self, planner: str, most: int | None = None) -> Solver:
-        """Return a function that asks a planner, within the budget and `most` placements."""
-        budget = self.budget if most is None else self._at_most(most)
-        return lambda problem: solve(problem, planner, budget)
-
-    def slot_solver(self) -> Solver:
-        """Return a function that plans whole slots."""
-        return lambda problem: plan_slots(problem, self._at_most(SLOT_NODES))[0]
-
-    def _at_most(self, nodes: int) -> Budget:
-        budget = self.budget or Budget()
-        return replace(budget, nodes=min(budget.nodes, nodes))
-
     def form(self, mod: IRModule, group: TensorGroup) -> Form:
         """Return in which form a group's device takes its plan."""
         if group.textures:
@@ -197,3 +184,48 @@ class GMEMOptions:
 
     def _target(self) -> Target | None:
         return self.target or current_target()
+
+
+class Solvers:
+    """Planners as one run of the pass asks them: equal problems once, and slots within one budget.
+
+    Functions of one module often have equal tensors, such as those that differ in their weights.
+    """
+
+    def __init__(self, planner: str, options: GMEMOptions) -> None:
+        self.planner, self._budget = planner, options.budget
+        limits = options.budget or Budget()
+        self._slot_nodes = min(limits.nodes, SLOT_NODES)
+        self._again = replace(limits, nodes=min(limits.nodes, SHORT_NODES))
+        self._known: dict[Hashable, tuple[Plan, tuple[tuple[int, ...], ...]]] = {}
+
+    def offsets(self, problem: Problem) -> Plan:
+        """Return the plan of the planner that the user names."""
+        return self._once("offsets", problem, lambda one: solve(one, self.planner, self._budget))
+
+    def again(self, problem: Problem) -> Plan:
+        """Return a plan where another one is known already, and this may be better."""
+        return self._once("again", problem, lambda one: solve(one, BEST, self._again))
+
+    def slots(self, problem: Problem) -> Plan:
+        """Return a plan in whole slots."""
+        return self._once("slots", problem, self._in_slots)
+
+    def _in_slots(self, problem: Problem) -> Plan:
+        plan, _ = plan_slots(problem, replace(self._again, nodes=max(self._slot_nodes, 1)))
+        self._slot_nodes -= plan.nodes
+        return plan
+
+    def _once(self, kind: str, problem: Problem, solver: Solver) -> Plan:
+        if problem.in_place or problem.separations or problem.penalties:
+            return solver(problem)
+        buffers = tuple(replace(buffer, name="") for buffer in problem.buffers)
+        key = kind, problem.memory, buffers
+        names = [buffer.name for buffer in problem.buffers]
+        if key not in self._known:
+            plan = solver(problem)
+            if len(plan.offsets) != len(names):  # It has not found a place for each.
+                return plan
+            self._known[key] = plan, tuple(plan.offsets[name] for name in names)
+        plan, offsets = self._known[key]
+        return replace(plan, offsets=dict(zip(names, offsets, strict=True)))

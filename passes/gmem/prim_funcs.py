@@ -8,14 +8,12 @@ and its allocations in ``global`` are the tensors between them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import chain
 
 from tvm import s_tir, tirx
 
 from passes.driver import AddressPlan, place_function, write_address_plan
-from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, GMEMOptions
+from passes.gmem.options import ATTRIBUTE, LOGGER, PASS, GMEMOptions, Solvers
 from passes.gmem.planning.gmem_layout import GMEMLayout, PlacedTensor, Region
 from passes.ir import (
     IRModule,
@@ -25,6 +23,7 @@ from passes.ir import (
     element_type,
     names_of_sizes,
     nodes_in,
+    prim_funcs,
     tir,
     unique_name,
 )
@@ -55,27 +54,15 @@ _TAKE_BLOCKS_AWAY = Sequential(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class PrimFuncPlan:
-    """A function with its plan."""
-
-    func: PrimFunc  # As it was given
-    flat: PrimFunc  # Without blocks: what was planned
-    # Verified, and within the capacity; offsets count from the start of the activations.
-    plan: AddressPlan
-    layout: GMEMLayout  # The addresses
-
-
-def plan_prim_funcs(
-    functions: Mapping[str, PrimFunc], planner: str, options: GMEMOptions
-) -> dict[str, PrimFuncPlan]:
-    """Decide where the weights of functions, and what they allocate in ``global``, live.
+def with_placed_graphs(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
+    """Return a module whose PrimFuncs have places for weights and what they allocate in ``global``.
 
     The weights of all functions share one region. The activations of each function begin after
     it, and after those of the functions that call it; one that may call itself again, or be called
     by several iterations or threads at once, keeps memory of its own.
     """
-    gmem, solver = options.gmem(), options.solver(planner)
+    functions, result = prim_funcs(mod), mod.clone()
+    gmem, solver = options.gmem(), Solvers(planner, options).offsets
     flat: dict[str, PrimFunc] = {}
     weights: dict[str, dict[str, int]] = {}
     for name, func in functions.items():
@@ -88,17 +75,17 @@ def plan_prim_funcs(
         )
         check_bound_names(options.upper_bounds, names_of_sizes(flat.values()))
     bounds = tuple(sorted(options.upper_bounds.items()))
-    plans: dict[str, PrimFuncPlan] = {}
+    plans: dict[str, tuple[AddressPlan, GMEMLayout]] = {}
     graph = find_calls(flat)
     for name in graph.order:
         with error_context(PASS, name):
             leading = graph.callers[name]
             before = [plan for caller, plan in plans.items() if caller in leading]
-            around = [plan.layout.activations for plan in before]
+            around = [layout.activations for _, layout in before]
             start, scope = gmem.memory_behind(regions[name], around)
             # Whatever leads to it counts: in a cycle, a caller may be planned after its callee.
             ways = {name, *leading}
-            sites = (call_sites(plan.plan.found.access, graph, ways) for plan in before)
+            sites = (call_sites(plan.found.access, graph, ways) for plan, _ in before)
             at_once = any(by_several for _, by_several in chain.from_iterable(sites))
             callers = Callers({}, at_once, name in leading, graph.lasting)
             memory = MemoryHierarchy((scope,))
@@ -106,19 +93,16 @@ def plan_prim_funcs(
             found = find_problems(flat[name], read)
             plan = place_function(found, solver, overflow=overflow_in(flat[name], found))
             layout = GMEMLayout(planner, gmem.alignment, regions[name], _activations(plan, start))
-            plans[name] = PrimFuncPlan(functions[name], flat[name], plan, layout)
-    return {name: plans[name] for name in functions}
-
-
-def write_prim_func(name: str, planned: PrimFuncPlan) -> PrimFunc:
-    """Return a function with its plan in it."""
-    found = planned.plan.found
-    for line in (*found.left_alone, *found.remarks):
-        LOGGER.info("function %r: %s", name, line)
-    if not planned.plan.scopes and not planned.layout.weights.tensors:
-        return planned.func
-    result = write_address_plan(planned.flat, planned.plan, "arena")
-    return result.with_attr(ATTRIBUTE, planned.layout.to_plain())
+            plans[name] = plan, layout
+    for name in functions:
+        (plan, layout), variable = plans[name], mod.get_global_var(name)
+        for line in (*plan.found.left_alone, *plan.found.remarks):
+            LOGGER.info("function %r: %s", name, line)
+        if plan.scopes or layout.weights.tensors:
+            with error_context(PASS, name):
+                placed = write_address_plan(flat[name], plan, "arena")
+                result[variable] = placed.with_attr(ATTRIBUTE, layout.to_plain())
+    return result
 
 
 def _lower_blocks(func: PrimFunc) -> PrimFunc:

@@ -19,12 +19,12 @@ from passes.gmem.options import (
     PASS,
     Form,
     GMEMOptions,
+    Solvers,
 )
 from passes.gmem.planning.gmem_layout import GMEMLayout, Region, region_of
 from passes.gmem.planning.pool import Placement
 from passes.gmem.relax_memory import write_storages
 from passes.gmem.several_memories import OverMemories, plan_over_memories
-from passes.gmem.solvers import Solvers
 from passes.gmem.storages import pieces_of_group, placement_of, with_own_storages
 from passes.ir import IRModule
 from passes.pass_errors import error_context

@@ -57,13 +57,10 @@ class ServedMemory:
 
     def to_plain(self) -> dict[str, Any]:
         """Return maps, lists, strings and integers that say the same."""
-        plain: dict[str, Any] = {
+        return {
             "bytes": self.nbytes,
             "held": self.held,
             "temporaries": self.temporaries,
-        }
-        return {
-            **plain,
             "sizes": dict(self.sizes),
             "functions": list(self.functions),
             "reason": self.reason,

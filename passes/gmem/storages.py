@@ -12,10 +12,18 @@ from dataclasses import replace
 from functools import partial
 
 from passes.driver import place
-from passes.gmem.options import BEST, Form, GMEMOptions
-from passes.gmem.planning.pieces import in_given_slots, in_one_piece, in_slots, with_returned
-from passes.gmem.planning.pool import PAGE, Piece, Pieces, Placement, cost
-from passes.gmem.solvers import Solvers
+from passes.gmem.options import BEST, Form, GMEMOptions, Solvers
+from passes.gmem.planning.pool import (
+    PAGE,
+    Piece,
+    Pieces,
+    Placement,
+    cost,
+    in_given_slots,
+    in_one_piece,
+    in_slots,
+    with_returned,
+)
 from passes.planning import Bindings, Buffer, Problem, does_not_fit, live_bytes
 from passes.relax import KernelUses, RelaxMemory, TensorGroup
 
@@ -25,8 +33,12 @@ LEAST_SHARE = 32
 
 def placement_of(memory: RelaxMemory, options: GMEMOptions, solvers: Solvers) -> Placement:
     """Return the storages of a function, for each group of its tensors."""
-    placement = [pieces_of_group(memory, group, options, solvers) for group in memory.groups]
-    return with_own_storages(memory, tuple(placement), None)
+    return with_own_storages(memory, cheapest_ways(memory, options, solvers), None)
+
+
+def cheapest_ways(memory: RelaxMemory, options: GMEMOptions, solvers: Solvers) -> Placement:
+    """Return for each group the way for which the pool takes the fewest bytes."""
+    return tuple(pieces_of_group(memory, group, options, solvers) for group in memory.groups)
 
 
 def pieces_of_group(

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from passes.gmem.kernel_offsets import with_kernel_variants
 from passes.gmem.options import BEST, IN_KERNELS, LOGGER, PASS, GMEMOptions
 from passes.gmem.planning.gmem_layout import check_alignment, check_base
-from passes.gmem.prim_funcs import plan_prim_funcs, write_prim_func
+from passes.gmem.prim_funcs import with_placed_graphs
 from passes.gmem.relax_functions import plan_gmem, write_function
+from passes.gmem.relax_memory import with_kernel_variants
 from passes.gmem.serving import served_memory, with_metadata
-from passes.ir import IRModule, Pass, Target, as_target, make_pass, nodes_in, prim_funcs, tir
+from passes.ir import IRModule, Pass, Target, as_target, make_pass, nodes_in, tir
 from passes.pass_errors import error_context
 from passes.pass_options import as_bounds, check_flags
 from passes.planning import Budget, as_budget, get_planner
@@ -119,7 +119,7 @@ def GMEMAllocate(  # noqa: N802
     def transform(mod: IRModule) -> IRModule:
         if any(isinstance(func, rx.Function) for func in mod.functions.values()):
             return _plan_relax(mod, planner, options, metadata)
-        return _plan_tir(mod, planner, options)
+        return with_placed_graphs(mod, planner, options)
 
     return make_pass(PASS, transform)
 
@@ -132,7 +132,7 @@ def _plan_relax(mod: IRModule, planner: str, options: GMEMOptions, metadata: boo
     for planned in plans:
         result[mod.get_global_var(planned.memory.name)] = write_function(planned)
     if options.offsets == IN_KERNELS:
-        result = with_kernel_variants(result, plans)
+        result = with_kernel_variants(result, [(one.memory, one.placement) for one in plans])
     return with_metadata(result, served_memory(plans, options)) if metadata else result
 
 
@@ -171,13 +171,3 @@ def _report(memories: Sequence[RelaxMemory]) -> None:
             text = text.partition(";")[0] + ", which the function computes"
         first = (given or names)[0]
         LOGGER.warning(text, open_sizes[first].name, every, *given[:1])
-
-
-def _plan_tir(mod: IRModule, planner: str, options: GMEMOptions) -> IRModule:
-    """Place the tensors of a module whose functions each hold a whole graph."""
-    plans = plan_prim_funcs(prim_funcs(mod), planner, options)
-    result = mod.clone()
-    for name, planned in plans.items():
-        with error_context(PASS, name):
-            result[mod.get_global_var(name)] = write_prim_func(name, planned)
-    return result

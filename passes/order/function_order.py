@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from passes.driver import Solver, place
-from passes.gmem import BEST, GMEMOptions
+from passes.gmem import BEST, GMEMOptions, Solvers
 from passes.ir import IRModule, structural_mutate, tir
 from passes.order.analysis.effects import runs_before
 from passes.order.analysis.kept_bytes import Block, FunctionMemory, Unit, blocks_of, read_function
@@ -110,8 +110,8 @@ def _read(mod: IRModule, variable: tir.GlobalVar, options: GMEMOptions) -> _Orde
             kinds[unit, True] = group.allocated
         for kind, buffers in kinds.items():
             problems[kind] = Problem(buffers, memory, name=f"function {read.memory.name!r}")
-            at_offsets = options.form(mod, group).offsets
-            solvers[kind] = options.solver(BEST) if at_offsets else options.slot_solver()
+            own, at_offsets = Solvers(BEST, options), options.form(mod, group).offsets
+            solvers[kind] = own.offsets if at_offsets else own.slots
     live = {kind: max(read.live_bytes(problem)) for kind, problem in problems.items()}
     return _Ordered(mod, read, problems, solvers, live)
 

@@ -2,6 +2,7 @@
 """Memory of a Relax function over time: read once, for all passes that plan it."""
 
 from passes.relax.bindings import (
+    OpaqueValues,
     bindings_of,
     functions_in_order,
     place_of,
@@ -19,6 +20,5 @@ from passes.relax.facts import (
     TensorGroup,
 )
 from passes.relax.graph import NUM_INPUT, read_relax_memory
-from passes.relax.opaque_values import OpaqueValues
 from passes.relax.sizes import Size, Sizes, UnknownSizeError, element_bytes, product, value_of
 from passes.relax.tensors import EXPECTED, RETURNED, UNCAPTURED, on_one_path, same_device

@@ -238,8 +238,8 @@ def group_tensors(
     # Tensors of one group are of one device, scope, type and unit; and in one branch, where their
     # unit is known in that branch alone.
     main = MAIN_DEVICE, SCOPE, "uint8", 0, None
-    planned: dict[tuple[Any, ...], list[AllocatedTensor]] = {main: []}
-    others: dict[tuple[Any, ...], list[AllocatedTensor]] = {}
+    found: dict[tuple[Any, ...], tuple[list[AllocatedTensor], list[AllocatedTensor]]]
+    found = {main: ([], [])}  # Of each group the tensors to plan, and those that are left
     for tensor in tensors:
         if tensor.size is None or tensor.left == NO_BYTES or tensor.variable is None:
             continue
@@ -254,17 +254,10 @@ def group_tensors(
         variables = (variable for factor in factors for variable in nodes_in(factor, tir.Var))
         depends = any(variable.__chandle__() not in known for variable in variables)
         key = tensor.device, tensor.scope, tensor.dtype, unit, tensor.path if depends else None
-        if tensor.left is None:
-            planned.setdefault(key, []).append(tensor)
-        else:
-            tensor.buffer = unique_name(tensor.name, taken, "_")
-            others.setdefault(key, []).append(tensor)
+        tensor.buffer = unique_name(tensor.name, taken, "_")
+        found.setdefault(key, ([], []))[tensor.left is not None].append(tensor)
     groups = []
-    for key in {**planned, **others}:
-        own, left = planned.get(key, []), others.get(key, [])
-        for tensor in own:
-            tensor.buffer = unique_name(tensor.name, taken, "_")
-        device, scope, dtype, unit, path = key
+    for (device, scope, dtype, unit, path), (own, left) in found.items():
         buffers = [Buffer(tensor.buffer, tensor.count, tensor.live) for tensor in own]
         buffers.sort(key=lambda buffer: buffer.live[0][0])
         # Other tensors may stand in a returned one before it begins, if its bytes are known.

@@ -14,8 +14,7 @@ from typing import Any
 import tvm
 from tvm.ir.transform import PassContext
 
-from passes.gmem.planning.pieces import in_slots_of
-from passes.gmem.planning.pool import Placement
+from passes.gmem.planning.pool import Placement, in_slots_of
 from passes.ir import UPPER_BOUND, InternalError, IRModule, Pass, array_get, declared_bounds
 from passes.ir.operators import is_call_of
 from passes.ir.relax_operators import ALLOC_PLANNED_TENSOR, ALLOC_TENSOR

@@ -12,8 +12,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from tvm import tirx
 
-from passes.gmem.options import BEST, GMEMOptions
-from passes.gmem.planning.pieces import in_given_slots, in_one_piece, with_returned
+from passes.gmem.options import BEST, GMEMOptions, Solvers
 from passes.gmem.planning.pool import (
     MOST_PATHS,
     PAGE,
@@ -21,9 +20,11 @@ from passes.gmem.planning.pool import (
     PoolAllocation,
     blocks_taken,
     bytes_of_blocks,
+    in_given_slots,
+    in_one_piece,
     skipped_on_paths,
+    with_returned,
 )
-from passes.gmem.solvers import Solvers
 from passes.gmem.storages import pieces_of_group
 from passes.planning import Buffer, Problem, solve
 from passes.relax import TensorGroup

@@ -107,7 +107,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("LayerGroup groups: what a walk leaves out", f"{_PLANNING}/planned_group.py",
          ("Walk._add", "Walk._move", "Step.bound"),
          (f"{_TESTS}/planning/test_search.py",)),
-    Rule("effects: what overwrites its arguments", "passes/relax/opaque_values.py",
+    Rule("effects: what overwrites its arguments", "passes/relax/bindings.py",
          ("OpaqueValues.overwrite_arguments",),
          (f"{_LEFT}::test_a_call_in_place_leaves_its_block_alone",)),
     Fault("LayerGroup groups fault: runs are alike whatever their layers do",
