@@ -7,7 +7,5 @@ is one instruction of one pipe: a transfer between two memories, or a computatio
 
 from __future__ import annotations
 
-from . import vector, cube  # isort: skip
+from . import units
 from .kernels import CHIP, SIZES, AscendKernel, Size, ascend_kernel, ascend_kernels
-
-__all__ = ["CHIP", "SIZES", "AscendKernel", "Size", "ascend_kernel", "ascend_kernels"]
