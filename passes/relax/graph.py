@@ -177,7 +177,7 @@ class _Reader:
             branches=self._branches,
             has_all_allocations=all(t.buffer or t.left == NO_BYTES for t in self._tensors)
             and not (self._has_closures or self._unlowered or self._calls or self._allocates),
-            may_be_kept=next(self._may_be_kept(), ""),
+            may_be_kept=next((f"{t.name!r} is {t.left}" for t in self._tensors if _is_lent(t)), ""),
             plans_results=plans_results,
             transforms_weights=count == 0 and inputs is not None and len(func.params) > 0,
         )
@@ -418,11 +418,10 @@ class _Reader:
             tensor.touched = True
             tensor.left = tensor.left or reason
 
-    def _may_be_kept(self) -> Iterator[str]:
-        """Yield the tensors that something other than the caller may keep, and why."""
-        for tensor in self._tensors:
-            if tensor.left and tensor.left.startswith(_PASSED):
-                yield f"{tensor.name!r} is {tensor.left}"
+
+def _is_lent(tensor: AllocatedTensor) -> bool:
+    """Return whether something other than the caller may keep a tensor."""
+    return tensor.left is not None and tensor.left.startswith(_PASSED)
 
 
 def _weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftToRuntime]:

@@ -66,10 +66,7 @@ def open_model(content: bytes, arena: int = LARGEST_ARENA) -> Any:
     """
     from tflite_micro import runtime
 
-    def opened() -> Any:
-        return runtime.Interpreter.from_bytes(content, arena_size=arena)
-
-    interpreter, said = _heard(opened)
+    interpreter, said = _heard(lambda: runtime.Interpreter.from_bytes(content, arena_size=arena))
     if isinstance(interpreter, Exception):
         raise ValueError(" ".join(said.split()) or str(interpreter))
     return interpreter
