@@ -17,6 +17,16 @@ from target_hw.memory import MemoryHierarchy, MemoryScope
 if TYPE_CHECKING:
     from target_hw.target import register_chip, with_machine, with_memory
 
+__all__ = [
+    "Machine",
+    "MemoryHierarchy",
+    "MemoryScope",
+    "Pipe",
+    "register_chip",
+    "with_machine",
+    "with_memory",
+]
+
 
 def __getattr__(name: str) -> Any:
     # Planners import this package and must not wait for TVM.

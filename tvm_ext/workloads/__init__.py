@@ -20,6 +20,16 @@ from tvm_ext.weights import as_built
 
 from .ascend import AscendKernel, ascend_kernel, ascend_kernels
 
+__all__ = [
+    "NETWORKS",
+    "NETWORK_TARGETS",
+    "AscendKernel",
+    "ExportedNetwork",
+    "ascend_kernel",
+    "ascend_kernels",
+    "model",
+]
+
 _EXPORTED = files(__package__) / "exported"
 
 

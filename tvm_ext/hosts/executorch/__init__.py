@@ -3,3 +3,5 @@
 
 from tvm_ext.hosts.executorch.planning_pass import SpecPlanner, memory_planning_pass
 from tvm_ext.hosts.executorch.read_program import SUFFIX, read_program
+
+__all__ = ["SUFFIX", "SpecPlanner", "memory_planning_pass", "read_program"]

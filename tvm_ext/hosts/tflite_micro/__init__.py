@@ -8,3 +8,24 @@ from tvm_ext.hosts.tflite_micro.interpreter import Usage, holds, is_installed
 from tvm_ext.hosts.tflite_micro.read_arena import SUFFIX, read_arena
 from tvm_ext.hosts.tflite_micro.read_model import Model, read_model
 from tvm_ext.hosts.tflite_micro.write_plan import with_plan
+
+__all__ = [
+    "CORES",
+    "SUFFIX",
+    "Fit",
+    "Fitting",
+    "Model",
+    "Proof",
+    "Usage",
+    "arena_of",
+    "at_peak",
+    "cmsis_nn_scratch",
+    "fit",
+    "greedy_plan",
+    "holds",
+    "is_installed",
+    "prove",
+    "read_arena",
+    "read_model",
+    "with_plan",
+]

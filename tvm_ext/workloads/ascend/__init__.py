@@ -9,3 +9,5 @@ from __future__ import annotations
 
 from . import units
 from .kernels import CHIP, SIZES, AscendKernel, Size, ascend_kernel, ascend_kernels
+
+__all__ = ["CHIP", "SIZES", "AscendKernel", "Size", "ascend_kernel", "ascend_kernels"]
