@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -458,6 +459,16 @@ def test_refused(
     error = capsys.readouterr().err
     assert said in error
     assert str(path) in error
+
+
+def test_a_file_is_read_and_written_without_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = random_model(3)
+    for package in ("flatbuffers", "flatbuffers.table", "tflite_micro"):
+        monkeypatch.setitem(sys.modules, package, None)
+    found = fit(content, "model")
+    assert found.usage is None
+    plan = read_model(found.choices[0].content(), "fitted").plan
+    assert plan == found.choices[0].arena.plan_of(found.model, found.choices[0].plan)
 
 
 def test_damaged_files_end_in_one_line() -> None:
