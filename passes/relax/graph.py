@@ -137,13 +137,7 @@ class _Reader:
         attribute = func.attrs.get(PLANS_RESULTS) if func.attrs else None
         plans_results = bool(getattr(attribute, "value", attribute))
         groups = group_tensors(
-            self._tensors,
-            self._branches,
-            end,
-            known_at_entry(func),
-            empty,
-            apart,
-            plans_results,
+            self._tensors, self._branches, end, known_at_entry(func), empty, apart, plans_results
         )
         placed = [tensor for tensor in self._tensors if tensor.buffer]
         planned = (t.size for t in placed if t.size and (plans_results or not t.left))
