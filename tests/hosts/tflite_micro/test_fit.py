@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import struct
 import sys
 from pathlib import Path
 
@@ -478,6 +479,24 @@ def test_damaged_files_end_in_one_line() -> None:
         for damaged in (content[:at], content[:at] + b"\xff" + content[at + 1 :]):
             with contextlib.suppress(ValueError):
                 arena_of(read_model(damaged, "model"), {})
+
+
+def test_fields_of_the_model_that_lead_outside_are_refused() -> None:
+    """A plan is written into each file that is read, whichever field of ``Model`` is damaged."""
+    content = random_model(3)
+    (root,) = struct.unpack_from("<I", content)
+    (back,) = struct.unpack_from("<i", content, root)
+    ends = [0, 0]
+    for at in (*range(root - back + 4, root - back + 24), *range(root + 4, root + 36)):
+        damaged = content[:at] + b"\xff" + content[at + 1 :]
+        try:
+            model = read_model(damaged, "model")
+        except ValueError:
+            ends[0] += 1
+        else:
+            with_plan(model, [-1] * len(model.tensors))
+            ends[1] += 1
+    assert min(ends) > 0, "some are refused, and some are read"
 
 
 def test_the_report_says_the_same(tmp_path: Path) -> None:

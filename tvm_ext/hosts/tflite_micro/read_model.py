@@ -243,6 +243,10 @@ class _ModelReader:
     def __init__(self, content: bytes, name: str) -> None:
         self.content, self.name = content, name
         self.root = table_at(content)
+        version, *lists = ModelField
+        self.root.scalar(version, "I")
+        for field in lists:
+            self.root.vector(field)  # `with_plan` copies or leads to fields that are not used here.
         self.buffers = list(self.root.tables(ModelField.BUFFERS))
         outside = any(each.scalar(BufferField.OFFSET, "Q") > 1 for each in self.buffers)
         if outside or any(True for _ in self.root.tables(ModelField.EXTERNAL_BUFFERS)):
