@@ -38,8 +38,8 @@ FILL_PART = 1.25  # The part of the time for a better filling: the rest is for w
 FILL_NODES = 16_000  # Nodes for that without a limit of time, some seconds
 LOW_NODES = 20_000  # Nodes for a low peak where there is no capacity
 STEPS = (0.25, 0.5, 0.75)
-"""Where to ask between the part of a memory at which first fit has room for a choice, and all: a
-choice that has no place in the time says little of larger ones."""
+"""Where to ask between the part of a memory at which first fit has room for a choice, and all, as
+long as choices have a place."""
 CUT_ROUNDS = 100  # Choices for whole memories, as long as it is proven that each has no place
 OUTWEIGHS = 1e12  # Bytes over a bus that weigh as much as one over the next slower bus
 
@@ -78,7 +78,7 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
     choosing = tracker.share(CHOOSE_PART)
     part, least, steps = 1.0, 1.0, iter(STEPS)  # The part of each memory that is asked for
     for _ in range(CUT_ROUNDS):
-        if fillings and (not choosing.left or not part):
+        if fillings and not choosing.left:
             break
         seconds = choosing.share(MIP_PART).rest().seconds
         seconds = None if seconds is None else max(LEAST_SECONDS, seconds)
@@ -101,8 +101,11 @@ def _plan(problem: MemoriesProblem, tracker: BudgetTracker, moves: bool) -> Memo
             fillings.append(_filled(problem, placed))
         if cuts and most == 1.0:
             continue
+        step = next(steps, None)
+        if step is None or (cuts and part < 1):
+            break
         least = 1 / most if part == 1.0 else least
-        part = next((least + (1 - least) * step for step in steps), 0.0)
+        part = least + (1 - least) * step
     best = min(fillings or [_filled(problem, [])], key=partial(_value, problem))
     if not moves and tracker.left:
         is_timed = tracker.rest().seconds is not None
