@@ -57,7 +57,8 @@ def best(problem: Problem, budget: Budget) -> Plan:
         plan = _exactly(whole, plan, tracker)
     if plan.status is Status.FEASIBLE and plan.penalty and budget.seconds is not None:
         plan = _relocated(whole, plan, tracker, inf)
-    if plan.status is Status.FEASIBLE and problem.penalties and tracker.left:
+    is_open = plan.status in (Status.FEASIBLE, Status.NOT_FOUND)
+    if is_open and problem.penalties and not tracker.expired:
         plan = better(problem, (plan, _fitted(whole, tracker)))
     return replace(plan, planner=NAME, nodes=tracker.used)
 
