@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each access to the allocations of a function: what it reads and writes, and what is around it.
+"""Each access of a function to memory: what it reads and writes, and what is around it.
 
-One walk lists the loads, the stores and the addresses that are handed on, by allocation and in
-program order. Its enclosures say whether an access happens in each round of a loop, or only where a
-condition holds.
+One walk lists the loads, the stores and the addresses that are handed on, in program order, by
+allocation and by statement. Its enclosures say whether an access happens in each round of a loop,
+or only where a condition holds. All other questions about accesses are asked of this record.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Enclosures = tuple[Enclosure, ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MemoryAccess:
-    """One access to an allocation; one that may read and write reads first."""
+    """One access to memory; one that may read and write reads first."""
 
     buffer: tir.Var  # The name by which it is accessed
     op: Any  # The load or store, or the call or name by which its address is handed on
@@ -67,6 +67,8 @@ class MemoryAccess:
     extent: Any  # Number of elements that it accesses from there on; None for one
     dtype: Any  # The type of one element
     around: Enclosures
+    statement: Any  # The innermost statement that it stands in: of a loop, in its bounds
+    order: int  # Its number in the order of the program: a store comes after what it reads
     is_whole: bool  # Whether a write is of all elements that it names
     is_address: bool  # Whether its address is handed on, or an operand under a mask
     is_described: bool  # Whether the address comes with what is read and written there
@@ -77,6 +79,18 @@ class MemoryAccess:
     def bits(self) -> int:
         """The bits of one element."""
         return int(self.dtype.bits * max(self.dtype.lanes, 1))
+
+    @property
+    def loop_of_bounds(self) -> int | None:
+        """The index in `around` of the loop in whose bounds it stands; None for others."""
+        if not isinstance(self.statement, tir.Loop):
+            return None
+        return max(at for at, e in enumerate(self.around) if e.op.same_as(self.statement))
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether a condition within its statement decides whether it happens."""
+        return any(each.part and not isinstance(each.op, tir.Statement) for each in self.around)
 
 
 @dataclass(eq=False, slots=True)
@@ -94,9 +108,13 @@ class AllocationAccesses:
 
 @dataclass(frozen=True, eq=False)
 class FunctionAccesses:
-    """All accesses of a function's statements to its allocations."""
+    """All accesses of a function's statements to memory."""
 
     of: tuple[AllocationAccesses, ...]  # By index in `LinearAccess.allocs`
+    # By the handle of the statement that each stands in, also those to memory from outside.
+    by_statement: dict[int, list[MemoryAccess]]
+    # By the number of an enclosure, the number of accesses up to its end.
+    ends: dict[int, int]
     # Values of bound variables, with their enclosures, by the variable's handle.
     values: dict[int, Any]
     bound_in: dict[int, Enclosures]
@@ -118,9 +136,10 @@ class _AccessWalk(NodeVisitor):
     def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
         self._access, self._lasting = access, lasting
         self._of = tuple(AllocationAccesses() for _ in access.allocs)
-        self._found = FunctionAccesses(self._of, {}, {}, set(), set())
+        self._found = FunctionAccesses(self._of, {}, {}, {}, {}, set(), set())
         self._around: Enclosures = ()
-        self._visits = 0
+        self._statement: Any = None
+        self._visits = self._order = 0
         self._owners: list[int] = []
         self._in_thread_env = False
         # Whether the expression that the walk is in may keep an address that it is given.
@@ -138,28 +157,31 @@ class _AccessWalk(NodeVisitor):
         return self._of[entry.root] if entry is not None and entry.root >= 0 else None
 
     def _visit_parts(self, op: Any) -> None:
-        outer = self._keeps
+        outer = self._keeps, self._statement
         if isinstance(op, tir.Statement):
-            self._keeps = not isinstance(op, _LEND)
+            self._keeps, self._statement = not isinstance(op, _LEND), op
         super()._visit_parts(op)
-        self._keeps = outer
+        if type(op) is tir.Store:
+            self._note(op.buffer, op, _WRITE, _flat(op.indices))
+        self._keeps, self._statement = outer
 
     # Statements with a body, and choices
 
     def _visit_body(self, op: Any, is_owner: bool = False) -> None:
-        around, keeps, number = self._around, self._keeps, self._visits
+        outer, number = (self._around, self._keeps, self._statement), self._visits
         self._visits += 1
-        self._keeps = not isinstance(op, _LEND)
+        self._keeps, self._statement = not isinstance(op, _LEND), op
         if is_owner:
             self._owners.append(op.__chandle__())
         for part, nodes in enumerate(parts_of(op)):
-            self._around = (*around, Enclosure(op, part, number))
+            self._around = (*outer[0], Enclosure(op, part, number))
             self._visit(nodes)
         if is_owner:
             self._owners.pop()
-        self._around, self._keeps = around, keeps
+        self._around, self._keeps, self._statement = outer
+        self._found.ends[number] = self._order
 
-    _visit_if = _visit_while = _visit_body
+    _visit_if = _visit_while = _visit_other = _visit_body
 
     def _visit_loop(self, op: tir.Loop) -> None:
         if op.kind == _THREAD_LOOP:
@@ -263,21 +285,22 @@ class _AccessWalk(NodeVisitor):
         is_address: bool = False,
         is_described: bool = False,
     ) -> None:
-        of = self._of_buffer(buffer)
-        if of is not None:
-            dtype = buffer.ty.dtype.dtype if dtype is None else dtype
-            escapes = self._goes_on or (is_address and self._keeps)
-            what = buffer, op, bool(mask & _READ), bool(mask & _WRITE), index, extent, dtype
-            how = is_whole, is_address, is_described, escapes
-            of.accesses.append(MemoryAccess(*what, self._around, *how))
+        entry = None if buffer is None else self._access.buffers.get(buffer.__chandle__())
+        if entry is None and (is_address or buffer is None):
+            return  # A pointer that the function has from outside
+        dtype = buffer.ty.dtype.dtype if dtype is None else dtype
+        escapes = self._goes_on or (is_address and self._keeps)
+        what = buffer, op, bool(mask & _READ), bool(mask & _WRITE), index, extent, dtype
+        where = self._around, self._statement, self._order
+        found = MemoryAccess(*what, *where, is_whole, is_address, is_described, escapes)
+        self._order += 1
+        self._found.by_statement.setdefault(self._statement.__chandle__(), []).append(found)
+        if entry is not None and entry.root >= 0:
+            self._of[entry.root].accesses.append(found)
 
     def _visit_load(self, op: tir.Load) -> None:
         self._visit_parts(op)
         self._note(op.source, op, _READ, _flat(op.indices))
-
-    def _visit_store(self, op: tir.Store) -> None:
-        self._visit_parts(op)
-        self._note(op.buffer, op, _WRITE, _flat(op.indices))
 
     def _visit_var(self, buffer: tir.Var) -> None:
         """Note a buffer that is handed on as a whole, so that any element may be accessed."""

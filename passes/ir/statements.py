@@ -87,12 +87,6 @@ def _unknown_parts(op: Any) -> list[Any]:
     return nodes_in_statement(op, *_IN_NUMBERS, Var)
 
 
-def has_body(op: Any) -> bool:
-    """Return whether a statement may enclose others: what is not known may."""
-    is_nest = isinstance(op, (tir.Attribute, tir.Loop, tir.If, tir.While))
-    return is_nest or (isinstance(op, Statement) and type(op) not in _PARTS)
-
-
 def is_choice(op: Any) -> bool:
     """Return whether an expression selects one of two values by its first part, a condition."""
     return type(op) is Select or is_if_then_else(op)

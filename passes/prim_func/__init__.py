@@ -9,7 +9,7 @@ from passes.prim_func.address import (
 )
 from passes.prim_func.arena import Arena, names_with_pointers, write_arenas
 from passes.prim_func.arena_views import offset_in_elements
-from passes.prim_func.element_accesses import ElementAccess, element_accesses
+from passes.prim_func.element_accesses import ElementAccesses
 from passes.prim_func.element_order import comes_first
 from passes.prim_func.function_problems import (
     AllocationNote,
@@ -22,6 +22,7 @@ from passes.prim_func.memory_uses import (
     AllocationUses,
     asked_alignment,
     find_memory_uses,
+    memory_uses,
 )
 from passes.prim_func.module_calls import (
     Callers,

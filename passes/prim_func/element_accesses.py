@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loads and stores in a statement, with their indices as sums over the rounds of its loops.
+"""Loads and stores in a statement, with their indices as sums over the rounds of its loops.
 
 A loop is counted from 0 in steps of 1, by a variable of its own; an index is written in these. The
 threads of an extent count as the rounds of a loop that runs in any order.
@@ -7,13 +7,22 @@ threads of an extent count as the rounds of a loop that runs in any order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from passes.ir import has_any, items, never_wraps, nodes_in, structural_map, tir
-from passes.ir.statements import has_body, parts_of
+from passes.ir import (
+    Enclosures,
+    FunctionAccesses,
+    MemoryAccess,
+    has_any,
+    items,
+    never_wraps,
+    nodes_in,
+    structural_map,
+    tir,
+)
 
 _THREADS = ("thread_extent", "virtual_thread")
 _NO_ORDER = "pragma_"  # Hints to a code generator, but for those of parallel regions
@@ -22,9 +31,6 @@ _PARALLEL = "pragma_parallel"
 Number = Any
 """An integer, or an expression of what does not change while the statement runs."""
 
-_Known = Mapping[int, Any]
-"""Variables of the statement, by handle, as expressions of counters; None where they are not."""
-
 
 @dataclass(frozen=True, eq=False)
 class Around:
@@ -32,6 +38,8 @@ class Around:
 
     statement: Any
     counter: tir.Var | None = None  # Counts the rounds, where it is a loop or threads
+    variable: int | None = None  # The handle of the program's own variable
+    value: Any = None  # That variable in counters; None where that is not known
     extent: Any = None  # Of the rounds, in counters around it; None where that is not known
     most: Number | None = None  # So many rounds at most; None where that is not known
     is_in_order: bool = True
@@ -57,17 +65,16 @@ class Linear:
 class ElementAccess:
     """One load or store."""
 
-    number: int  # Its place in the order of the program; a store comes after the loads of its value
-    op: Any  # The load or the store
+    access: MemoryAccess
+    number: int  # Its place in the order of the program
     around: tuple[tuple[Around, int], ...]  # And in which part of each it stands
-    known: _Known
     is_repeated: bool  # Whether the bound of a loop is evaluated once more, after an iteration
-    statement: Any  # The statement that does it: a store, or what encloses, for its bounds
+    in_counters: Callable[[Any], Any]  # An expression that stands there; None if it is not known
 
     @property
-    def buffer(self) -> tir.Var:
-        """The buffer that is loaded or stored to."""
-        return self.op.buffer if isinstance(self.op, tir.Store) else self.op.source
+    def op(self) -> Any:
+        """The load or the store."""
+        return self.access.op
 
     @cached_property
     def loops(self) -> tuple[Around, ...]:
@@ -85,7 +92,7 @@ class ElementAccess:
     @cached_property
     def index(self) -> Any:
         """Its index in counters; None where that is not known, or rests on memory or a call."""
-        return _arithmetic(items(self.op.indices)[0], self.known)
+        return _arithmetic(items(self.op.indices)[0], self.in_counters)
 
     @cached_property
     def linear(self) -> Linear | None:
@@ -135,109 +142,123 @@ def ranged(loops: Sequence[Around]) -> tir.Analyzer:
     return analyzer
 
 
-def in_counters(expr: Any, known: _Known) -> Any:
-    """Return an expression in counters; None where a variable in it is not known."""
-    named = [known[key] for v in nodes_in(expr, tir.Var) if (key := v.__chandle__()) in known]
-    if any(value is None for value in named):
-        return None
-    if not named:
-        return expr
-    return structural_map(expr, [(tir.Var, lambda var: known.get(var.__chandle__(), var))])
+class ElementAccesses:
+    """The loads and stores in one statement of a function.
 
-
-def element_accesses(
-    root: Any, is_fixed: Callable[[Any], bool] = lambda _statement: False
-) -> list[ElementAccess]:
-    """Return the loads and stores in a statement, in the order of the program.
-
-    A loop that `is_fixed` counts as if it were around the statement: what is asked is what happens
-    in one of its rounds.
+    `depth` is the number of enclosures around the statement. A loop that `is_fixed` counts as if it
+    were around the statement: what is asked is what happens in one of its rounds.
     """
-    found: list[ElementAccess] = []
-    for op, *rest in _walk([root], (), {}, is_fixed, None):
-        found.append(ElementAccess(len(found), op, *rest))
-    return found
 
+    def __init__(
+        self,
+        found: FunctionAccesses,
+        depth: int,
+        is_fixed: Callable[[Any], bool] = lambda _statement: False,
+    ) -> None:
+        self._found, self._depth, self._is_fixed = found, depth, is_fixed
+        self._known: dict[int, Around | None] = {}  # By the numbers of enclosures
 
-_Found = tuple[Any, tuple[tuple[Around, int], ...], _Known, bool, Any]
+    def of(self, accesses: Iterable[MemoryAccess]) -> Iterator[ElementAccess]:
+        """Yield some accesses in the statement.
 
+        Reads in the bounds of a loop come before the loop and, as `is_repeated`, after its body: C
+        asks for the extent then, and each task of a parallel loop evaluates all bounds.
+        """
+        for access in accesses:
+            loop = access.loop_of_bounds
+            outer = access.around if loop is None else access.around[:loop]
+            in_counters = partial(self._in_counters, around=outer)
+            around = tuple(self._statements(outer))
+            yield ElementAccess(access, 2 * access.order, around, False, in_counters)
+            if loop is not None:
+                around = tuple(self._statements(access.around))
+                last = 2 * self._found.ends[access.around[loop].number] - 1
+                yield ElementAccess(access, last, around, True, in_counters)
 
-def _walk(
-    nodes: Sequence[Any],
-    around: tuple[tuple[Around, int], ...],
-    known: _Known,
-    is_fixed: Callable[[Any], bool],
-    owner: Any,
-    is_repeated: bool = False,
-) -> Iterator[_Found]:
-    """Yield the loads and stores in some nodes of a statement, the owner.
+    def _statements(self, around: Enclosures) -> Iterator[tuple[Around, int]]:
+        """Yield the statements around an access within this one, and its part of each."""
+        for at in range(self._depth, len(around)):
+            known = self._around(around, at)
+            if known is not None:
+                each = around[at]
+                yield known, 0 if isinstance(each.op, tir.Loop) else each.part
 
-    A statement counts as around what stands in it, unless it is a leaf. Reads in the bounds of a
-    loop come before the loop and, as `is_repeated`, after its body: C asks for the extent then, and
-    each task of a parallel loop evaluates all bounds.
-    """
-    for op in nodes:
-        parts, owner = parts_of(op), op if isinstance(op, tir.Statement) else owner
+    def _around(self, enclosures: Enclosures, at: int) -> Around | None:
+        """Return an enclosure as a statement around accesses; None for choices and fixed loops."""
+        enclosure = enclosures[at]
+        number, op = enclosure.number, enclosure.op
+        if number not in self._known:
+            self._known[number] = None
+            if isinstance(op, tir.Statement) and not self._is_fixed(op):
+                self._known[number] = self._new_around(op, enclosures[:at])
+        return self._known[number]
+
+    def _new_around(self, op: Any, outer: Enclosures) -> Around:
+        in_counters = partial(self._in_counters, around=outer)
         if isinstance(op, tir.Loop):
-            *bounds, body = parts
-            fixed = is_fixed(op)
-            loop, inner = (None, known) if fixed else _loop(op, around, known)
-            inside = around if loop is None else (*around, (loop, 0))
-            for bound in bounds:
-                yield from _walk(bound, around, known, is_fixed, op, is_repeated)
-            yield from _walk(body, inside, inner, is_fixed, op, is_repeated)
-            for bound in bounds:
-                yield from _walk(bound, inside, inner, is_fixed, op, True)
-            continue
-        enclosing = _enclosing(op, known) if has_body(op) and not is_fixed(op) else None
-        if isinstance(op, tir.Attribute) and enclosing is not None and enclosing.is_loop:
-            known = {**known, op.node.var.__chandle__(): enclosing.counter}
-        elif isinstance(op, tir.Let):
-            known = {**known, op.var.__chandle__(): None}
-        for number, part in enumerate(parts):
-            inside = around if enclosing is None else (*around, (enclosing, number))
-            yield from _walk(part, inside, known, is_fixed, owner, is_repeated)
-        if isinstance(op, (tir.Load, tir.Store)):
-            yield op, around, known, is_repeated, owner
-        elif isinstance(op, tir.Binding):
-            known = {**known, op.var.__chandle__(): _arithmetic(op.value, known)}
+            return self._loop(op, outer)
+        if isinstance(op, tir.While):
+            return Around(op, tir.Var("round", "int32"))
+        if isinstance(op, tir.Attribute) and op.attr_key in _THREADS and hasattr(op.node, "var"):
+            variable = op.node.var
+            counter = tir.Var(variable.name, variable.ty)
+            extent = _arithmetic(op.value, in_counters)
+            known = variable.__chandle__(), counter, extent
+            return Around(op, counter, *known, _most(extent, ()), is_in_order=False)
+        return Around(op)
+
+    def _loop(self, op: tir.Loop, outer: Enclosures) -> Around:
+        in_counters = partial(self._in_counters, around=outer)
+        counter = tir.Var(op.loop_var.name, op.loop_var.ty)
+        step = 1 if op.step is None else plain(op.step)
+        first, extent = (_arithmetic(bound, in_counters) for bound in (op.min, op.extent))
+        if not isinstance(step, int) or step < 1 or first is None:
+            first = extent = None
+        elif extent is not None and step > 1:
+            extent = (extent + (step - 1)) // step
+        loops = tuple(at for at, _ in self._statements(outer) if at.is_loop)
+        is_in_order = op.kind in (tir.LoopKind.SERIAL, tir.LoopKind.UNROLLED)
+        moved = counter if step == 1 else counter * step
+        value = None if first is None else moved if plain(first) == 0 else first + moved
+        known = op.loop_var.__chandle__(), value, extent
+        return Around(op, counter, *known, _most(extent, loops), is_in_order)
+
+    def _in_counters(self, expr: Any, around: Enclosures) -> Any:
+        """Return an expression in counters; None where a variable in it is not known."""
+        new: dict[int, Any] = {}
+        for variable in nodes_in(expr, tir.Var):
+            value = self._value(variable, around)
+            if value is None:
+                return None
+            if not value.same_as(variable):
+                new[variable.__chandle__()] = value
+        if not new:
+            return expr
+        return structural_map(expr, [(tir.Var, lambda var: new.get(var.__chandle__(), var))])
+
+    def _value(self, variable: tir.Var, around: Enclosures) -> Any:
+        """Return a variable in counters: itself where it does not change in the statement."""
+        key = variable.__chandle__()
+        for at in range(len(around) - 1, self._depth - 1, -1):
+            known = self._around(around, at)
+            if known is not None and known.variable == key:
+                return known.value
+        bound = self._found.bound_in.get(key, ())
+        places, here = (
+            [(e.number, e.part) for e in each[self._depth :]] for each in (bound, around)
+        )
+        if not places or not here or places[0][0] != here[0][0]:
+            return variable  # It is bound outside of the statement.
+        if places != here[: len(places)]:
+            return None
+        return _arithmetic(self._found.values[key], partial(self._in_counters, around=bound))
 
 
-def _arithmetic(value: Any, known: _Known) -> Any:
+def _arithmetic(value: Any, in_counters: Callable[[Any], Any]) -> Any:
     """Return an expression in counters if it is no more than arithmetic that does not wrap."""
     if has_any(value, tir.Load, tir.Call, tir.Let) or not never_wraps(value):
         return None
-    return in_counters(value, known)
-
-
-def _enclosing(op: Any, known: _Known) -> Around:
-    """Return what encloses, other than a `For`."""
-    if isinstance(op, tir.While):
-        return Around(op, tir.Var("round", "int32"))
-    if isinstance(op, tir.Attribute) and op.attr_key in _THREADS and hasattr(op.node, "var"):
-        counter = tir.Var(op.node.var.name, op.node.var.ty)
-        extent = _arithmetic(op.value, known)
-        return Around(op, counter, extent, _most(extent, ()), is_in_order=False)
-    return Around(op)
-
-
-def _loop(
-    op: tir.Loop, around: tuple[tuple[Around, int], ...], known: _Known
-) -> tuple[Around, _Known]:
-    """Return a loop, and what is known inside of it."""
-    counter = tir.Var(op.loop_var.name, op.loop_var.ty)
-    step = 1 if op.step is None else plain(op.step)
-    first, extent = (_arithmetic(bound, known) for bound in (op.min, op.extent))
-    if not isinstance(step, int) or step < 1 or first is None:
-        first = extent = None
-    elif extent is not None and step > 1:
-        extent = (extent + (step - 1)) // step
-    loops = tuple(at for at, _ in around if at.is_loop)
-    is_in_order = op.kind in (tir.LoopKind.SERIAL, tir.LoopKind.UNROLLED)
-    loop = Around(op, counter, extent, _most(extent, loops), is_in_order)
-    moved = counter if step == 1 else counter * step
-    value = None if first is None else moved if plain(first) == 0 else first + moved
-    return loop, {**known, op.loop_var.__chandle__(): value}
+    return in_counters(value)
 
 
 def _most(extent: Any, loops: Sequence[Around]) -> Number | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from passes.ir import items, never_wraps, nodes_in, tir
 from passes.ir.operators import LIKELY, operator_name
-from passes.prim_func.element_accesses import Around, ElementAccess, in_counters
+from passes.prim_func.element_accesses import Around, ElementAccess
 
 MOST_ROUNDS = 1 << 18
 """Elements that are looked at for one access, at most."""
@@ -155,7 +155,7 @@ def _may_hold(
     try:
         if not never_wraps(condition):
             return True
-        holds = np.asarray(_value(in_counters(condition, access.known), values)) != 0
+        holds = np.asarray(_value(access.in_counters(condition), values)) != 0
     except _UnknownError:
         return True
     return holds if is_true else ~holds

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from passes.ir import Bound, LinearAccess
+from passes.ir import Bound, FunctionAccesses, LinearAccess
 from passes.planning import LiveRange, Problem
 from passes.prim_func.memory_uses import AllocationUses
 
@@ -55,6 +55,7 @@ class FunctionProblems:
     remarks: tuple[AllocationNote, ...]
     bounds: tuple[Bound, ...]  # The bounds of variables that the planned sizes assume
     access: LinearAccess  # The function, as it was read, and which statement touches what
+    accesses: FunctionAccesses
     uses: Sequence[AllocationUses]  # The uses of its allocations' memory, by index
 
 

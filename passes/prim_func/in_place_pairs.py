@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from passes.ir import LinearAccess, MemoryAccess, has_any, items, tir
-from passes.ir.storage_entries import StmtEntry
-from passes.prim_func.element_accesses import ElementAccess, element_accesses
+from passes.ir import FunctionAccesses, LinearAccess, MemoryAccess, has_any, items, tir
+from passes.prim_func.element_accesses import ElementAccess, ElementAccesses
 from passes.prim_func.element_order import comes_first
 from passes.prim_func.memory_uses import AllocationUses
 
@@ -23,17 +22,17 @@ from passes.prim_func.memory_uses import AllocationUses
 class InPlacePairs:
     """Decides whether one allocation may take the place of another within a statement."""
 
-    def __init__(self, access: LinearAccess, uses: Sequence[AllocationUses]) -> None:
-        self._access = access
-        self._uses = uses
-        self._accesses: dict[int, list[ElementAccess]] = {}
+    def __init__(
+        self, access: LinearAccess, found: FunctionAccesses, uses: Sequence[AllocationUses]
+    ) -> None:
+        self._access, self._found, self._uses = access, found, uses
 
-    def allows(self, position: int, destination: int, source: int) -> bool:
+    def allows(self, key: int, destination: int, source: int) -> bool:
         """Say whether `destination` may have the offset of `source`: two allocations, by index.
 
-        `position` is that of the statement in which the life of `destination` begins and that of
-        `source` ends; of one with a body, its first entry. No access to an element of the source
-        follows a store to its place in the destination:
+        `key` is the handle of the statement in which the life of `destination` begins and that of
+        `source` ends. No access to an element of the source follows a store to its place in the
+        destination:
 
         - every touch of either there is a load or a store by its own name, and no address is taken;
         - both have elements of one width, or the source's are a multiple as wide;
@@ -41,46 +40,29 @@ class InPlacePairs:
           load, and the store writes there what stands there;
         - no other thread runs the statement on the same memory.
         """
-        stmt = self._access.sequence[position]
         if not self._have_plain_uses(destination, source):
             return False
-        written_at = self._uses[destination].stores
-        sites = [site for site in written_at if stmt.key in _handles(_statements(site))]
-        if not sites:
+        around = next((at for s in self._uses[destination].stores if (at := _place(s, key))), None)
+        if around is None:
             return False
-        keys, allocs = self._access.alloc_keys, self._access.allocs
-        found = self._accesses_in(stmt, sites[0])
-        last = self._access.sequence[position + stmt.scope_pair_offset]
-        if not all(self._sees_all(found, last, index) for index in (destination, source)):
-            return False
-        written = [access for access in found if _key(access) == keys[destination]]
-        stores = [access for access in written if isinstance(access.op, tir.Store)]
-        others = [access for access in found if _key(access) == keys[source]]
+        depth = len(around) - 1
+        found = []
+        for index in (source, destination):
+            name = self._access.alloc_stmts[index].buffer
+            inside = [a for a in self._found.of[index].accesses if _place(a, key) == around]
+            if not inside or any(a.is_address or not a.buffer.same_as(name) for a in inside):
+                return False
+            found.append(inside)
+        elements = ElementAccesses(self._found, depth)
+        others = [*elements.of(found[0])]
+        stores = [each for each in elements.of(found[1]) if isinstance(each.op, tir.Store)]
+        allocs, over = self._access.allocs, self._access.alloc_keys[source]
         ratio = allocs[source].element.bits // allocs[destination].element.bits
         return all(
             comes_first(other, store, ratio)
-            or (isinstance(other.op, tir.Load) and _stores_what_it_loads(store, keys[source]))
+            or (isinstance(other.op, tir.Load) and _stores_what_it_loads(store, over))
             for other, store in product(others, stores)
         )
-
-    def _accesses_in(self, stmt: StmtEntry, site: MemoryAccess) -> list[ElementAccess]:
-        """Return the accesses in a statement that has a store at `site`."""
-        if stmt.key not in self._accesses:
-            at = next(at for at in _statements(site) if at.__chandle__() == stmt.key)
-            self._accesses[stmt.key] = element_accesses(at)
-        return self._accesses[stmt.key]
-
-    def _sees_all(self, found: Sequence[ElementAccess], stmt: StmtEntry, index: int) -> bool:
-        """Return whether all touches of an allocation in a statement are among `found` accesses.
-
-        Touches by another name are not, nor is what a call does with an address. `stmt` is the last
-        entry of the statement, which lists the touches.
-        """
-        if any(stmt.key in _handles(_statements(at)) for at in self._uses[index].handed_on):
-            return False
-        key = self._access.alloc_keys[index]
-        seen = sum(_key(access) == key and not access.is_repeated for access in found)
-        return 0 < seen == stmt.touched.count(index)
 
     def _have_plain_uses(self, destination: int, source: int) -> bool:
         """Return whether both have elements of whole bytes that divide, and all uses are seen.
@@ -111,14 +93,12 @@ def _stores_what_it_loads(store: ElementAccess, source: int) -> bool:
     )
 
 
-def _key(access: ElementAccess) -> int:
-    return int(access.buffer.__chandle__())
-
-
-def _statements(access: MemoryAccess) -> list[Any]:
-    """Return what encloses an access, outermost first, and what makes it."""
-    return [*(enclosure.op for enclosure in access.around), access.op]
-
-
-def _handles(statements: Sequence[Any]) -> list[int]:
-    return [statement.__chandle__() for statement in statements]
+def _place(access: MemoryAccess, key: int) -> tuple[Any, ...] | None:
+    """Return what tells the visit of a statement around an access from others; None for others."""
+    numbers = [each.number for each in access.around if isinstance(each.op, tir.Statement)]
+    for depth, each in enumerate(access.around):
+        if each.op.__chandle__() == key:
+            return (*numbers[: depth + 1],)
+    if access.statement.__chandle__() == key:
+        return (*numbers, key)
+    return None

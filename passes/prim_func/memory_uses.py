@@ -118,7 +118,11 @@ def find_memory_uses(
     ValueError is raised when one name is declared for the memory of two allocations, a thread
     extent begins inside another scope of threads, or a loop is still bound to a thread.
     """
-    found = find_accesses(access, lasting)
+    return memory_uses(access, find_accesses(access, lasting))
+
+
+def memory_uses(access: LinearAccess, found: FunctionAccesses) -> tuple[AllocationUses, ...]:
+    """Return how memory is used, by the accesses of a function."""
     uses = tuple(map(partial(_uses, found), access.alloc_stmts, range(len(access.allocs))))
     in_loops = [each.index for each in uses if each.loop is not None]
     for index, loop in carrying_loops(access, found, in_loops).items():

@@ -18,6 +18,7 @@ from passes.ir import (
     Bound,
     PrimFunc,
     bounds_at_entry,
+    find_accesses,
     find_linear_access,
     most_of,
     nodes_in,
@@ -34,7 +35,7 @@ from passes.prim_func.function_problems import (
     pairs_that_take_turns,
 )
 from passes.prim_func.in_place_pairs import InPlacePairs
-from passes.prim_func.memory_uses import DEFAULT_ALIGNMENT, AllocationUses, find_memory_uses
+from passes.prim_func.memory_uses import DEFAULT_ALIGNMENT, AllocationUses, memory_uses
 from passes.prim_func.module_calls import Callers
 from passes.prim_func.thread_races import racing_pairs
 from target_hw.memory import MemoryHierarchy, MemoryScope
@@ -125,7 +126,8 @@ class _ProblemReader:
             buffer = self._access.undeclared[0]
             where = f"buffer {buffer.name!r} in {buffer.ty.storage_scope or 'global'}"
             raise ValueError(f"{where} is accessed but not declared before")
-        self._uses = find_memory_uses(self._access, options.callers.lasting)
+        self._accesses = find_accesses(self._access, options.callers.lasting)
+        self._uses = memory_uses(self._access, self._accesses)
         self._at_entry = bounds_at_entry(func, dict(options.upper_bounds))
         # The positions at which each owner runs: the function, parallel loops, thread extents.
         sequence = self._access.sequence
@@ -175,7 +177,8 @@ class _ProblemReader:
                     bounds[key] = bound
         problems, assumed = tuple(self._attached(groups)), tuple(bounds.values())
         notes = tuple(left_alone), tuple(remarks)
-        return FunctionProblems(problems, *notes, assumed, self._access, self._uses)
+        what = self._access, self._accesses, self._uses
+        return FunctionProblems(problems, *notes, assumed, *what)
 
     def _scope(self, uses: AllocationUses) -> str:
         return str(self._access.allocs[uses.index].scope)
@@ -338,7 +341,8 @@ class _ProblemReader:
 
         They are safe if both use the same slot index; `pairs_that_take_turns` asks for that.
         """
-        pairs, sequence = InPlacePairs(self._access, self._uses), self._access.sequence
+        pairs = InPlacePairs(self._access, self._accesses, self._uses)
+        sequence = self._access.sequence
         # A buffer that only a kept pointer reaches is touched by no entry of the sequence. Elements
         # that TVM widens later are at other bytes than the pairs assume.
         seen = {
@@ -360,7 +364,7 @@ class _ProblemReader:
                 pair = frozenset((source, destination))
                 if destination == source or pair in found:
                     continue
-                if pairs.allows(first, seen[destination], index):
+                if pairs.allows(sequence[first].key, seen[destination], index):
                     found.add(pair)
                     yield source, destination
 

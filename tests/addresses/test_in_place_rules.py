@@ -14,7 +14,7 @@ from passes.addresses.transform import plan_addresses
 from passes.ir import nodes_in, structural_map, with_body
 from passes.ir.linear_access import find_linear_access
 from passes.prim_func.in_place_pairs import InPlacePairs
-from passes.prim_func.memory_uses import find_memory_uses
+from passes.prim_func.memory_uses import memory_uses
 
 # In place
 
@@ -509,7 +509,8 @@ def main(x: 64, y: 64, other: 64):
 def test_what_a_statement_does_not_touch_is_not_in_place_there():
     func = module(elementwise)["main"]
     access = find_linear_access(func)
-    pairs = InPlacePairs(access, find_memory_uses(access))
+    accesses = find_accesses(access)
+    pairs = InPlacePairs(access, accesses, memory_uses(access, accesses))
     names = [alloc.name for alloc in access.allocs]
     a, b = names.index("a"), names.index("b")
     touching = [
@@ -520,4 +521,4 @@ def test_what_a_statement_does_not_touch_is_not_in_place_there():
     ]
     (both,) = touching
     allowed = [at for at, e in enumerate(access.sequence) if e.scope_pair_offset >= 0]
-    assert [at for at in allowed if pairs.allows(at, b, a)] == [both]
+    assert [at for at in allowed if pairs.allows(access.sequence[at].key, b, a)] == [both]

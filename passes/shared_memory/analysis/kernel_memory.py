@@ -11,8 +11,10 @@ from functools import cached_property
 from typing import Any
 
 from passes.ir import (
+    FunctionAccesses,
     LinearAccess,
     PrimFunc,
+    find_accesses,
     find_linear_access,
     nodes_in,
     outermost_threads,
@@ -30,7 +32,7 @@ from passes.ir.operators import (
     operator_name,
 )
 from passes.ir.statements import parts_of
-from passes.prim_func import AllocationNote, AllocationUses, find_memory_uses
+from passes.prim_func import AllocationNote, AllocationUses, memory_uses
 from passes.shared_memory.analysis.own_elements import OwnElements
 from passes.shared_memory.analysis.statement_uses import BufferUses, alignment_of_addresses
 from passes.shared_memory.analysis.uniform import Uniformity
@@ -88,15 +90,19 @@ def find_shared_memory(
     if not owners:
         return ()
     access = find_linear_access(func)
-    uses = find_memory_uses(access)
+    accesses = find_accesses(access)
+    uses = memory_uses(access, accesses)
     names: set[str] = set()
-    kernels = tuple(_read(owner, access, uses, names, by_address_space) for owner in owners)
+    kernels = tuple(
+        _read(owner, access, accesses, uses, names, by_address_space) for owner in owners
+    )
     return kernels if any(memory.kernels for memory in kernels) else ()
 
 
 def _read(
     owner: tir.Attribute,
     access: LinearAccess,
+    accesses: FunctionAccesses,
     uses: Sequence[AllocationUses],
     names: set[str],
     by_address_space: bool,
@@ -139,7 +145,7 @@ def _read(
             if len(own) > 1 and len(types) > 1 and has_vectors:
                 for name in own:
                     leave(allocations.pop(name), "TVM writes no vectors in one array of all types")
-    keeps_to_own = _keeps_to_own(owner, allocations, found, walk)
+    keeps_to_own = _keeps_to_own(owner, accesses, allocations, found, walk)
     buffers: dict[str, list[SharedBuffer]] = {scope: [] for scope in SCOPES}
     for name, use in allocations.items():
         alignment, alloc = use.alignment(), access.allocs[use.index]
@@ -157,6 +163,7 @@ def _read(
 
 def _keeps_to_own(
     owner: tir.Attribute,
+    accesses: FunctionAccesses,
     allocations: Mapping[str, AllocationUses],
     found: BufferUses,
     walk: _KernelWalk,
@@ -166,7 +173,7 @@ def _keeps_to_own(
     They do where all uses are loads and stores, of elements of one type: of two types, a compiler
     takes it that they never meet, and may exchange a load and a store.
     """
-    own = OwnElements(owner, found.name_of, walk.statements, walk.with_barriers)
+    own = OwnElements(owner, accesses, allocations, walk.statements, walk.with_barriers)
     types = {name: {str(dtype) for dtype in use.dtypes} for name, use in allocations.items()}
 
     def keeps_to_own(source: str, destination: str, numbers: frozenset[int]) -> bool:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from passes.ir import tir
-from passes.prim_func import ElementAccess, comes_first, element_accesses
+from passes.ir import FunctionAccesses, tir
+from passes.prim_func import AllocationUses, ElementAccesses, comes_first
 
 
 class OwnElements:
@@ -19,8 +18,10 @@ class OwnElements:
     ----------
     owner : AttrStmt
         The kernel.
-    name_of : Callable
-        Gives the name of the planned buffer that a variable stands for, or None.
+    found : FunctionAccesses
+        The accesses of its function.
+    allocations : mapping of str to AllocationUses
+        The planned buffers, by name.
     statements : list of Stmt
         Those of the kernel's events, by number.
     with_barriers : mapping of int to bool
@@ -31,12 +32,16 @@ class OwnElements:
     def __init__(
         self,
         owner: tir.Attribute,
-        name_of: Callable[[Any], str | None],
-        statements: list[tir.Statement],
+        found: FunctionAccesses,
+        allocations: Mapping[str, AllocationUses],
+        statements: Sequence[tir.Statement],
         with_barriers: Mapping[int, bool],
     ) -> None:
-        self._owner, self._name_of, self._statements = owner, name_of, statements
-        self._with_barriers = with_barriers
+        self._accesses = {n: found.of[uses.index].accesses for n, uses in allocations.items()}
+        self._statements, self._with_barriers = statements, with_barriers
+        places = [place for uses in allocations.values() for place in found.of[uses.index].made]
+        depth = next((at for at, e in enumerate(next(iter(places), ())) if e.op.same_as(owner)), 0)
+        self._elements = ElementAccesses(found, depth, self._is_fixed)
         self._known: dict[tuple[str, str, frozenset[int]], bool] = {}
 
     def __call__(self, source: str, destination: str, numbers: frozenset[int]) -> bool:
@@ -52,20 +57,22 @@ class OwnElements:
 
     def _are_own(self, source: str, destination: str, numbers: frozenset[int]) -> bool:
         handles = {self._statements[number].__chandle__() for number in numbers}
-        found: dict[str, list[ElementAccess]] = {source: [], destination: []}
-        for name, access in self._accesses:
-            if name in found and access.statement.__chandle__() in handles:
-                found[name].append(access)
-        stores = [a for a in found[destination] if isinstance(a.op, tir.Store)]
-        threads = {_threads(access) for accesses in found.values() for access in accesses}
-        return len(threads) == 1 and all(
-            comes_first(other, store) for other, store in product(found[source], stores)
+        read, written = (
+            [
+                *self._elements.of(
+                    a for a in self._accesses[name] if a.statement.__chandle__() in handles
+                )
+            ]
+            for name in (source, destination)
         )
-
-    @cached_property
-    def _accesses(self) -> list[tuple[str | None, ElementAccess]]:
-        found = element_accesses(self._owner, self._is_fixed)
-        return [(self._name_of(access.buffer), access) for access in found]
+        stores = [each for each in written if isinstance(each.op, tir.Store)]
+        threads = {
+            tuple(at for at in each.loops if isinstance(at.statement, tir.Attribute))
+            for each in (*read, *written)
+        }
+        return len(threads) == 1 and all(
+            comes_first(other, store) for other, store in product(read, stores)
+        )
 
     def _is_fixed(self, op: Any) -> bool:
         """Return whether an epoch's accesses are all in one round: blocks have their own memory."""
@@ -73,7 +80,3 @@ class OwnElements:
             tag = str(getattr(op.node, "thread_tag", ""))
             return tag.startswith(("blockIdx.", "clusterCtaIdx."))
         return self._with_barriers.get(op.__chandle__(), False)
-
-
-def _threads(access: ElementAccess) -> tuple[Any, ...]:
-    return tuple(at for at in access.loops if isinstance(at.statement, tir.Attribute))
