@@ -14,6 +14,7 @@ from typing import Any
 from passes.ir import tir
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import (
+    ASYNC_COPIES,
     ASYNCHRONOUS_SCOPES,
     JUMPS,
     STORES,
@@ -72,8 +73,14 @@ class MemoryAccess:
     is_whole: bool  # Whether a write is of all elements that it names
     is_address: bool  # Whether its address is handed on, or an operand under a mask
     is_described: bool  # Whether the address comes with what is read and written there
-    # Whether the address may be kept beyond the statement, or something go on there after it.
-    escapes: bool
+    is_kept: bool  # Whether the address may be kept beyond the statement
+    is_copied: bool  # Whether an asynchronous copy, which a thread waits for, is given it
+    goes_on: bool  # Whether something may go on there after the statement
+
+    @property
+    def escapes(self) -> bool:
+        """Whether the memory may be accessed after the statement."""
+        return self.is_kept or self.is_copied or self.goes_on
 
     @property
     def bits(self) -> int:
@@ -142,8 +149,9 @@ class _AccessWalk(NodeVisitor):
         self._visits = self._order = 0
         self._owners: list[int] = []
         self._in_thread_env = False
-        # Whether the expression that the walk is in may keep an address that it is given.
-        self._keeps = False
+        # Whether the expression that the walk is in may keep an address that it is given, or copies
+        # there until a thread waits.
+        self._keeps = self._copies = False
         # Whether the statement that the walk is in may still read or write after it is done.
         self._goes_on = False
 
@@ -289,10 +297,10 @@ class _AccessWalk(NodeVisitor):
         if entry is None and (is_address or buffer is None):
             return  # A pointer that the function has from outside
         dtype = buffer.ty.dtype.dtype if dtype is None else dtype
-        escapes = self._goes_on or (is_address and self._keeps)
+        fate = is_address and self._keeps, is_address and self._copies, self._goes_on
         what = buffer, op, bool(mask & _READ), bool(mask & _WRITE), index, extent, dtype
         where = self._around, self._statement, self._order
-        found = MemoryAccess(*what, *where, is_whole, is_address, is_described, escapes)
+        found = MemoryAccess(*what, *where, is_whole, is_address, is_described, *fate)
         self._order += 1
         self._found.by_statement.setdefault(self._statement.__chandle__(), []).append(found)
         if entry is not None and entry.root >= 0:
@@ -310,15 +318,18 @@ class _AccessWalk(NodeVisitor):
         self._note(buffer, op, _READ | _WRITE, is_whole=False, is_address=True)
 
     def _visit_call(self, op: tir.Call) -> None:
-        name, keeps = operator_name(op.op), self._keeps
+        name, outer = operator_name(op.op), (self._keeps, self._copies)
         if name in JUMPS:
             self._found.jumps.update(enclosure.number for enclosure in self._around)
-        self._keeps |= not is_done_on_return(op, self._lasting)
+        if name in ASYNC_COPIES:
+            self._keeps, self._copies = False, True
+        elif not is_done_on_return(op, self._lasting):
+            self._keeps, self._copies = True, False
         for operand in written_operands(op):
             self._visit_var(operand.source)
         parts, at = parts_of(op), masked_index(op)
         if at is not None:
-            self._keeps = False  # A value is read or written, and no address is kept.
+            self._keeps = self._copies = False  # A value is accessed, and no address is kept.
             parts[0] = []
         elif is_address_of(op) and type(op.args[0]) is tir.Load:
             self._visit_parts(op.args[0])
@@ -328,14 +339,15 @@ class _AccessWalk(NodeVisitor):
             parts[1] = []
         first_stored = STORES.get(name, len(parts))
         for number, part in enumerate(parts):
-            self._keeps |= number >= first_stored
+            if number >= first_stored:
+                self._keeps, self._copies = True, False
             self._visit(part)
         if at is not None:
             mask = _READ if at == 1 else _WRITE
             self._note(op.args[0], op, mask, op.args[at], is_whole=False, is_address=True)
         elif is_tvm_access_ptr(op):
             self._note_pointer(op)
-        self._keeps = keeps
+        self._keeps, self._copies = outer
 
     def _note_pointer(self, op: tir.Call) -> None:
         dtype, data, offset, extent, mask = op.args

@@ -61,7 +61,6 @@ ASYNC_COPIES = frozenset([ASYNC_COPY]) | _names("ptx.cp_async_ca ptx.cp_async_cg
 """Copies to shared memory that a thread waits for by ``cp.async.wait_group`` or ``wait_all``."""
 COMMIT_GROUP = "tirx.ptx.cp_async_commit_group"
 WAIT_ALL, WAIT_GROUP = "tirx.ptx.cp_async_wait_all", "tirx.ptx.cp_async_wait_group"
-ADDRESS_IN_OTHER_BLOCK = "tirx.ptx.mapa"  # Gives the address in another block of a cluster
 LIKELY = "prim.likely"
 THREAD_INVARIANT = "tirx.tvm_thread_invariant"
 """Says that its operand is the same for all threads of a block."""
@@ -105,7 +104,7 @@ _SYNCHRONOUS = CALL_OUT | _names(
 # Addresses, lists of arguments, and numbers.
 _SYNCHRONOUS |= _names(
     "tvm_stack_alloca tvm_stack_make_array tvm_stack_make_shape cuda.cvta_generic_to_shared "
-    "cuda.smem_addr_from_uint64 ptx.cvta ptx.cvta_generic ptx.mapa ctpop isinf isfinite "
+    "cuda.smem_addr_from_uint64 ptx.cvta ptx.cvta_generic ctpop isinf isfinite "
     "lookup_param tvm_throw_last_error"
 )
 # Single accesses.

@@ -7,7 +7,7 @@ of ``B`` and the call of ``f``, in which the load of ``C`` stands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from types import NoneType
 from typing import Any, ClassVar
@@ -90,20 +90,6 @@ def _unknown_parts(op: Any) -> list[Any]:
 def is_choice(op: Any) -> bool:
     """Return whether an expression selects one of two values by its first part, a condition."""
     return type(op) is Select or is_if_then_else(op)
-
-
-def post_order(nodes: Sequence[Any]) -> Iterator[Any]:
-    """Yield nodes, each after its children."""
-    # Work to do, the first at the end; without recursion, as conditions nest deep.
-    waiting = [(node, False) for node in reversed(nodes)]
-    while waiting:
-        node, is_done = waiting.pop()
-        if is_done:
-            yield node
-            continue
-        waiting.append((node, True))
-        for part in reversed(parts_of(node)):
-            waiting += [(inner, False) for inner in reversed(part)]
 
 
 class NodeVisitor:

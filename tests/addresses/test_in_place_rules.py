@@ -11,7 +11,7 @@ from tvm.ir import Var
 from tvm.tirx import For
 
 from passes.addresses.transform import plan_addresses
-from passes.ir import nodes_in, structural_map, with_body
+from passes.ir import find_accesses, nodes_in, structural_map, with_body
 from passes.ir.linear_access import find_linear_access
 from passes.prim_func.in_place_pairs import InPlacePairs
 from passes.prim_func.memory_uses import memory_uses

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +15,9 @@ from passes.ascend.analysis.computations import (
     joined,
     union,
 )
-from passes.ir import NO_LOWER, Bound, most_of, nodes_in, structural_map, tir
-from passes.ir.operators import buffer_data_var, is_address_of, is_tvm_access_ptr, masked_index
-from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of, post_order
+from passes.ir import NO_LOWER, Bound, MemoryAccess, most_of, nodes_in, structural_map, tir
+from passes.ir.operators import buffer_data_var, is_tvm_access_ptr, masked_index
+from passes.ir.statements import NodeVisitor, nodes_of
 from passes.prim_func import FunctionProblems
 from passes.simulation import Alternative, Loop
 
@@ -27,10 +27,7 @@ UNKNOWN_TRIPS = 2
 _MOST_TRIPS = 1 << 31  # Extents that may reach this limit are treated as unknown.
 _PIPE = "pipe"
 _OF_LOAD, _OF_STORE = 1, 2  # The argument that is the index of a load, and of a store, under a mask
-_READS, _WRITES = 1, 2  # The bits of what a pointer is for
-
-Inside = Sequence[Any]
-"""Children of an expression, or of a body: nodes in the order of the program."""
+_BOUNDS = (0, 1, 2)  # The parts of a loop before its body
 
 
 def find_computations(
@@ -64,7 +61,7 @@ class _EarlyRead:
 
 class _Finder(NodeVisitor):
     def __init__(self, found: FunctionProblems, planned: Collection[int]) -> None:
-        self._access = found.access
+        self._access, self._accesses = found.access, found.accesses
         self._bounds = list(found.bounds)  # Of the variables that are known by now
         self._pipe: str | None = None  # The named pipe around
         self._nodes: list[Node] = []  # Nodes of the statements read so far
@@ -76,7 +73,7 @@ class _Finder(NodeVisitor):
         self._unwritten = set(planned)
         self.early_reads: list[_EarlyRead] = []  # Those to which no loop carries a later write
 
-    def nodes(self, statements: Inside) -> tuple[Node, ...]:
+    def nodes(self, statements: Sequence[Any]) -> tuple[Node, ...]:
         """Return what statements are made of."""
         outer, self._nodes = self._nodes, []
         self._visit(statements)
@@ -95,59 +92,36 @@ class _Finder(NodeVisitor):
             return Memory(key, alloc.name, str(alloc.scope), entry.root, bits)
         return Memory(key, buffer.name, buffer.ty.storage_scope, None, bits)
 
-    def _pointers(self, uses: Inside) -> Iterator[tuple[Memory, int, int]]:
-        """Yield the memory whose address a call is given, how it is accessed, and how much."""
-        pointed: list[tuple[tir.Var, int, int]] = []
-        whole: list[tir.Var] = []
-        for call in uses:
-            if masked_index(call) == _OF_STORE:
-                pointed.append((call.args[0], _WRITES, call.args[1].ty.dtype.lanes))
-            elif is_tvm_access_ptr(call):
-                dtype, data, _, extent, mask = call.args
-                # Both where the mask says nothing, or a variable says it.
-                said = mask.value & (_READS | _WRITES) if isinstance(mask, tir.IntConstant) else 0
-                elements = extent.value if isinstance(extent, tir.IntConstant) else 1
-                lanes = dtype.ty.dtype.lanes
-                if (buffer := buffer_data_var(data)) is not None:
-                    pointed.append((buffer, said or _READS | _WRITES, max(elements * lanes, 1)))
-            elif is_address_of(call) and isinstance(call.args[0], tir.Load):
-                # It is not known how far from there the call goes.
-                whole.append(call.args[0].source)
-        described = {var.__chandle__() for use in uses if (var := _loaded(use)) is not None}
-        described.update(buffer.__chandle__() for buffer, _, _ in pointed)
-        whole[:0] = [u for u in uses if type(u) is tir.Var and u.__chandle__() not in described]
-        for buffer in whole:
-            lanes = max(buffer.ty.dtype.dtype.lanes, 1)
-            extents = [e.value * lanes for e in buffer.ty.shape if isinstance(e, tir.IntConstant)]
-            pointed.append((buffer, _READS | _WRITES, max(extents, default=lanes)))
-        for buffer, mask, elements in pointed:
-            if buffer.__chandle__() in self._access.buffers:
-                yield self._memory(buffer), mask, elements
+    def _evaluate(
+        self, op: Any, part: int | None = None
+    ) -> tuple[tuple[Memory, ...], tuple[Memory, ...], int]:
+        """Return what a statement reads, what calls in it may write, and the most elements of one.
 
-    def _evaluate(self, *expressions: Inside) -> tuple[tuple[Memory, ...], tuple[Memory, ...], int]:
-        """Return what expressions read, what calls in them may write, and the most elements of one.
-
-        Buffers that are read and were never written are noted; a buffer that a call may write
-        counts as written.
+        A store's own write does not count; of a loop, one `part` can be asked for. Buffers that are
+        read and were never written are noted; a buffer that a call may write counts as written.
         """
-        uses = [use for inside in expressions for use in post_order(inside)]
-        loads = [self._memory(var) for use in uses if (var := _loaded(use)) is not None]
-        pointers = list(self._pointers(uses))
-        reads = union(loads, (memory for memory, mask, _ in pointers if mask & _READS))
-        writes = union(memory for memory, mask, _ in pointers if mask & _WRITES)
+        found = [
+            (self._memory(each.buffer), each)
+            for each in self._accesses.by_statement.get(op.__chandle__(), ())
+            if not each.op.same_as(op)
+            and (part is None or each.around[each.loop_of_bounds or 0].part == part)
+        ]
+        loads = [(m, each) for m, each in found if _is_load(each)]
+        given = sorted(
+            (_rank(each.op), n) for n, (_, each) in enumerate(found) if not _is_load(each)
+        )
+        pointers = [found[number] for _, number in given]
+        reads = union((m for m, _ in loads), (m for m, each in pointers if each.reads))
+        writes = union(m for m, each in pointers if each.writes)
         self._note_written(writes)
         for index in [m.index for m in reads if m.index in self._unwritten]:
-            guards = [
-                is_guarded
-                for use, is_guarded in _guarded(expressions)
-                if (var := _loaded(use)) is not None and self._memory(var).index == index
-            ]
+            guards = [each.is_conditional for m, each in loads if m.index == index]
             is_conditional = self._conditions > 0 or (guards != [] and all(guards))
             # Under a condition it may read what an earlier round of a loop around left there.
             loops = self._loops[0 if is_conditional else self._made_in[index] :]
             handles = frozenset(loop.__chandle__() for loop in loops)
             self.early_reads.append(_EarlyRead(index, handles, is_conditional))
-        return reads, writes, max((elements for _, _, elements in pointers), default=1)
+        return reads, writes, max((_elements(each) for _, each in pointers), default=1)
 
     def _note_written(self, memories: Iterable[Memory], indices: Iterable[Any] = ()) -> None:
         """Note that memory is written, which a loop around an earlier read may carry to it.
@@ -186,11 +160,11 @@ class _Finder(NodeVisitor):
     def _visit_declaration(self, op: tir.Declaration) -> None:
         """Give memory another name; by a computed one anything may be written."""
         if buffer_data_var(op.data) is None:
-            self._evaluate(*parts_of(op))
+            self._evaluate(op)
 
     def _visit_store(self, op: tir.Store) -> None:
         target = self._memory(op.buffer)
-        reads, written, _ = self._evaluate(*parts_of(op))
+        reads, written, _ = self._evaluate(op)
         self._note_written([target], op.indices)
         dtype = op.value.ty.dtype
         lanes = max(dtype.lanes, 1)
@@ -208,12 +182,12 @@ class _Finder(NodeVisitor):
     def _visit_binding(self, op: tir.Assertion | tir.Binding) -> None:
         if isinstance(op, tir.Binding):
             self._behind[op.var.__chandle__()] = self._variables([op.value])
-        self._nodes += self._value(*parts_of(op))
+        self._nodes += self._value(op)
 
     _visit_assertion = _visit_binding
 
-    def _value(self, inside: Inside) -> Sequence[Node]:
-        reads, *_ = self._evaluate(inside)
+    def _value(self, op: Any, part: int | None = None) -> Sequence[Node]:
+        reads, *_ = self._evaluate(op, part)
         if not reads:
             return ()
         bits = max(memory.bits for memory in reads)
@@ -221,7 +195,7 @@ class _Finder(NodeVisitor):
 
     def _visit_other(self, op: Any) -> None:
         """Add the computation of a call, whose accesses are known by its pointers at most."""
-        reads, writes, elements = self._evaluate(*parts_of(op))
+        reads, writes, elements = self._evaluate(op)
         if reads or writes:
             bits = max(memory.bits for memory in (*reads, *writes))
             self._nodes.append(Computation(reads, writes, elements, elements * bits, bits))
@@ -255,10 +229,9 @@ class _Finder(NodeVisitor):
         return [replace(flattened(nodes), pipe=name, is_plain=False, is_value=False)]
 
     def _loop(self, op: tir.Loop) -> Sequence[Node]:
-        *bounds, inside = parts_of(op)
         trips = self._trips(op)
-        before = [node for bound in bounds for node in self._value(bound)]
-        made, body = len(self._made_in), self._body(op, inside)
+        before = [node for bound in _BOUNDS for node in self._value(op, bound)]
+        made, body = len(self._made_in), self._body(op)
         if not body:
             return before
         if len(self._made_in) == made and not before:
@@ -268,24 +241,21 @@ class _Finder(NodeVisitor):
         return [*before, Loop(op.__chandle__(), trips, body)]
 
     def _visit_while(self, op: tir.While) -> None:
-        condition, inside = parts_of(op)
-        body = self._body(op, inside, condition)
+        body = self._body(op)
         if body:
             self._nodes.append(Loop(op.__chandle__(), UNKNOWN_TRIPS, body))
 
-    def _body(
-        self, op: tir.Loop | tir.While, inside: Inside, condition: Inside = ()
-    ) -> tuple[Node, ...]:
+    def _body(self, op: tir.Loop | tir.While) -> tuple[Node, ...]:
         self._loops.append(op)
-        body = (*self._value(condition), *self.nodes(inside))
+        condition = self._value(op) if isinstance(op, tir.While) else ()
+        body = (*condition, *self.nodes(nodes_of(op.body)))
         self._loops.pop()
         return body
 
     def _visit_if(self, op: tir.If) -> None:
-        condition, *cases = parts_of(op)
-        self._nodes += self._value(condition)
+        self._nodes += self._value(op)
         self._conditions += 1
-        then, otherwise = map(self.nodes, cases)
+        then, otherwise = (self.nodes(nodes_of(case)) for case in (op.then_case, op.else_case))
         self._conditions -= 1
         if then or otherwise:
             self._nodes.append(Alternative(then, otherwise))
@@ -311,20 +281,22 @@ class _Finder(NodeVisitor):
         return None if found is None else found[0]
 
 
-def _guarded(expressions: Sequence[Inside]) -> Iterator[tuple[Any, bool]]:
-    """Yield what expressions use, and whether it is used under a condition within them."""
-    waiting = [(op, False) for inside in expressions for op in inside]
-    while waiting:
-        op, is_guarded = waiting.pop()
-        yield op, is_guarded
-        for number, part in enumerate(parts_of(op)):
-            # The first part of a choice is its condition.
-            inside = is_guarded or (number > 0 and is_choice(op))
-            waiting += [(inner, inside) for inner in part]
+def _is_load(access: MemoryAccess) -> bool:
+    """Return whether an access is a load, by itself or under a mask."""
+    return not access.is_address or masked_index(access.op) == _OF_LOAD
 
 
-def _loaded(use: Any) -> tir.Var | None:
-    """Return the buffer that a node loads, by itself or under a mask."""
-    if type(use) is tir.Load:
-        return use.source
-    return use.args[0] if masked_index(use) == _OF_LOAD else None
+def _rank(op: Any) -> int:
+    """Return 0 for a pointer that says how far it goes, 1 for a buffer, 2 for an address in it."""
+    return 0 if type(op) is tir.Call else 1 if type(op) is tir.Var else 2
+
+
+def _elements(access: MemoryAccess) -> int:
+    """Return how many elements a call may access at an address; all, where it does not say."""
+    if masked_index(access.op) == _OF_STORE:
+        return int(access.op.args[1].ty.dtype.lanes)
+    if is_tvm_access_ptr(access.op):
+        return max((tir.constant(access.extent) or 1) * int(access.dtype.lanes), 1)
+    lanes = max(access.dtype.lanes, 1)
+    extents = (tir.constant(extent) for extent in access.buffer.ty.shape)
+    return max((lanes * extent for extent in extents if extent is not None), default=lanes)

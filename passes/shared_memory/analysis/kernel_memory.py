@@ -31,10 +31,9 @@ from passes.ir.operators import (
     is_predicated,
     operator_name,
 )
-from passes.ir.statements import parts_of
 from passes.prim_func import AllocationNote, AllocationUses, memory_uses
+from passes.shared_memory.analysis.buffer_uses import BufferUses, alignment_of_addresses
 from passes.shared_memory.analysis.own_elements import OwnElements
-from passes.shared_memory.analysis.statement_uses import BufferUses, alignment_of_addresses
 from passes.shared_memory.analysis.uniform import Uniformity
 from passes.shared_memory.planning.epochs import (
     Effect,
@@ -90,7 +89,9 @@ def find_shared_memory(
     if not owners:
         return ()
     access = find_linear_access(func)
-    accesses = find_accesses(access)
+    # Copies may go on that a function of the module begins.
+    called = frozenset(str(var.name_hint) for var in nodes_in(func.body, tir.GlobalVar))
+    accesses = find_accesses(access, called)
     uses = memory_uses(access, accesses)
     names: set[str] = set()
     kernels = tuple(
@@ -130,8 +131,8 @@ def _read(
             allocations[unique_name(access.allocs[use.index].name, names)] = use
         else:
             leave(use, reason)
-    found = BufferUses({use.index: name for name, use in allocations.items()}, access)
-    walk = _KernelWalk(access, owner, found, allocations)
+    uses_of = BufferUses(access, accesses, allocations)
+    walk = _KernelWalk(access, accesses, owner, uses_of, allocations)
     # One buffer needs no barrier against others.
     steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
 
@@ -141,18 +142,20 @@ def _read(
                 n: u for n, u in allocations.items() if str(access.allocs[u.index].scope) == scope
             }
             types = {dtype for use in own.values() for dtype in use.dtypes}
-            has_vectors = not found.scattered.isdisjoint(own) or any(t.lanes != 1 for t in types)
+            has_vectors = not uses_of.scattered.isdisjoint(own) or any(t.lanes != 1 for t in types)
             if len(own) > 1 and len(types) > 1 and has_vectors:
                 for name in own:
                     leave(allocations.pop(name), "TVM writes no vectors in one array of all types")
-    keeps_to_own = _keeps_to_own(owner, accesses, allocations, found, walk)
+    numbers = {e.number for a in allocations.values() for e in accesses.of[a.index].made[0]}
+    jumps = not numbers.isdisjoint(accesses.jumps)
+    keeps_to_own = _keeps_to_own(owner, accesses, allocations, uses_of, walk)
     buffers: dict[str, list[SharedBuffer]] = {scope: [] for scope in SCOPES}
     for name, use in allocations.items():
         alignment, alloc = use.alignment(), access.allocs[use.index]
-        if name in found.handed_on:
+        if name in uses_of.handed_on:
             asked = alignment_of_addresses(owner, use.statement.buffer)
             alignment = math.lcm(alignment, asked)
-        is_kept = name in found.kept or found.jumps
+        is_kept = name in uses_of.kept or jumps
         buffer = SharedBuffer(name, alloc.const_nbits // 8, alignment, is_kept)
         buffers[str(alloc.scope)].append(buffer)
     kernels = {
@@ -178,7 +181,7 @@ def _keeps_to_own(
 
     def keeps_to_own(source: str, destination: str, numbers: frozenset[int]) -> bool:
         names = {source, destination}
-        is_plain = names.isdisjoint(found.handed_on | found.written_by_calls)
+        is_plain = names.isdisjoint(found.handed_on | found.masked)
         is_one_type = len(types[source] | types[destination]) == 1
         return is_plain and is_one_type and own(source, destination, numbers)
 
@@ -214,11 +217,12 @@ class _KernelWalk:
     def __init__(
         self,
         access: LinearAccess,
+        accesses: FunctionAccesses,
         owner: tir.Attribute,
         uses: BufferUses,
         allocations: Mapping[str, AllocationUses],
     ) -> None:
-        self._access, self._owner, self._uses = access, owner, uses
+        self._access, self._accesses, self._owner, self._uses = access, accesses, owner, uses
         # The handles of the loops through which buffers carry a value, by name.
         self._carried = {
             name: use.carrying.__chandle__()
@@ -258,7 +262,7 @@ class _KernelWalk:
             alike = here and self._uniform.is_uniform(op.condition)
             yield from self._loop(op, alike, True)
         elif isinstance(op, tir.If):
-            yield from self._events(op, parts_of(op)[:1])
+            yield from self._events(op)
             inside = here and self._uniform.is_uniform(op.condition)
             arms = (op.then_case, op.else_case)
             yield EventBranch(
@@ -271,17 +275,17 @@ class _KernelWalk:
         elif isinstance(op, tir.Evaluation):
             yield from self._steps_of_call(op, here)
         elif isinstance(op, (tir.Store, tir.Binding, tir.Assertion)):
-            yield from self._events(op, parts_of(op))
+            yield from self._events(op)
         elif isinstance(op, tir.Declaration):
             # Another name of a buffer is no use of it, but a computed address may be kept.
             if buffer_data_var(op.data) is None:
-                yield from self._events(op, parts_of(op))
+                yield from self._events(op)
         else:
             raise ValueError(f"it holds a {type(op).__name__}, of which nothing is known")
 
     def _loop(self, op: tir.Loop | tir.While, here: bool, may_skip: bool) -> Iterator[Step]:
         """Yield the steps of a loop; generated code reads its bounds again before each round."""
-        events = self._events(op, parts_of(op)[:-1])
+        events = self._events(op)
         # A buffer that carries a value from round to round is there before the first.
         begun = tuple(n for n, loop in self._carried.items() if loop == op.__chandle__())
         if begun:
@@ -295,7 +299,7 @@ class _KernelWalk:
         yield EventLoop((*body, *events), may_skip)
 
     def _steps_of_attr(self, op: tir.Attribute, here: bool) -> Iterator[Step]:
-        yield from self._events(op, parts_of(op)[:1])
+        yield from self._events(op)
         was_copying = self._copying
         self._copying |= op.attr_key == _ASYNCHRONOUS
         if op.attr_key == _WAIT and isinstance(op.body, tir.Attribute):
@@ -316,7 +320,7 @@ class _KernelWalk:
             if here:
                 yield Event(Effect.BARRIER, number=self._number(op))
             return
-        yield from self._events(op, parts_of(op), lends=True)
+        yield from self._events(op)
         if name == COMMIT_GROUP:
             yield Event(Effect.COMMIT)
         elif name == WAIT_ALL:
@@ -330,13 +334,20 @@ class _KernelWalk:
         self.statements.append(op)
         return len(self.statements) - 1
 
-    def _events(
-        self, op: tir.Statement, parts: list[list[Any]], *, lends: bool = False
-    ) -> list[Event]:
+    def _events(self, op: tir.Statement) -> list[Event]:
         """Return what a statement's expressions do, and that it stores to a buffer."""
-        events = self._uses.events_of(parts, lends)
-        if isinstance(op, tir.Store):
-            self._uses.note(Effect.COPY if self._copying else Effect.WRITE, op.buffer, op.indices)
+        events: dict[Effect, dict[str, None]] = {Effect.READ: {}, Effect.WRITE: {}, Effect.COPY: {}}
+        for access in self._accesses.by_statement.get(op.__chandle__(), ()):
+            name = self._uses.name_of(access.buffer)
+            if name is None:
+                continue
+            if access.reads:
+                events[Effect.READ][name] = None
+            is_copy = self._copying and type(access.op) is tir.Store
+            if access.writes and not is_copy:
+                events[Effect.WRITE][name] = None
+            if is_copy or access.is_copied:
+                events[Effect.COPY][name] = None
         return [
             Event(what, tuple(names), number=self._number(op))
             for what, names in events.items()

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Uses of the buffers that the threads of a block share, of which not all is known.
+
+Source of alignments: the operand alignments of the PTX ISA for ``ldmatrix``, ``cp.async``,
+``cp.async.bulk``, ``cp.async.bulk.tensor`` and ``wgmma``, and of ``nvcuda::wmma`` in the CUDA
+programming guide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from passes.ir import FunctionAccesses, LinearAccess, is_dense, nodes_in, tir
+from passes.ir.operators import EXTERN_CODE, masked_index, operator_name
+from passes.prim_func import AllocationUses
+
+_ALIGNMENTS = (
+    # Tensor copies and descriptors of matrices may ask for a swizzle, whose pattern is so long.
+    (("bulk_tensor", "wgmma", "tcgen05"), 1024),
+    (("bulk", "multimem", "mbarrier"), 128),
+    (("matrix_sync", "simdgroup", "cooperative_tensor"), 32),
+)
+"""Parts of the names of operators, and the alignment of an address in bytes; strictest first."""
+
+_OTHER_ALIGNMENT = 16
+"""Bytes that anything else asks for: ``ldmatrix``, ``cp.async``, a vector of extern code."""
+
+
+class BufferUses:
+    """Planned buffers by name: not all that is done to some is known."""
+
+    def __init__(
+        self,
+        access: LinearAccess,
+        found: FunctionAccesses,
+        allocations: Mapping[str, AllocationUses],
+    ) -> None:
+        self._buffers = access.buffers
+        self._names = {use.index: name for name, use in allocations.items()}
+        self.kept: set[str] = set()  # Their address may be kept, and used at any time
+        self.handed_on: set[str] = set()  # Their address is an operand
+        self.masked: set[str] = set()  # They are accessed under a mask
+        # Of these a vector is loaded or stored that is not of neighbouring elements.
+        self.scattered: set[str] = set()
+        for name, use in allocations.items():
+            for each in found.of[use.index].accesses:
+                if each.is_kept:
+                    self.kept.add(name)
+                if masked_index(each.op) is not None:
+                    self.masked.add(name)
+                elif each.is_address:
+                    self.handed_on.add(name)
+                elif any(map(_is_scattered, each.op.indices)):
+                    self.scattered.add(name)
+
+    def name_of(self, buffer: Any) -> str | None:
+        """Return the name of the planned buffer whose memory a variable names, if it is one."""
+        known = self._buffers.get(buffer.__chandle__())
+        return None if known is None else self._names.get(known.root)
+
+
+def _is_scattered(index: Any) -> bool:
+    """Return whether an index is that of a vector of elements that are not all neighbours."""
+    return index.ty.dtype.lanes != 1 and not (type(index) is tir.Ramp and is_dense(index))
+
+
+def alignment_of_addresses(kernel: Any, buffer: tir.Var) -> int:
+    """Return the bytes that the address of a buffer is a multiple of where it is handed to calls.
+
+    An address may take any way to a call, so it is taken to go to each call of the kernel; the
+    strictest counts. Extern code may ask for all that the buffer's declaration promises.
+    """
+    names = {operator_name(call.op) for call in nodes_in(kernel, tir.Call)}
+    promised = int(buffer.ty.data_alignment) if names & EXTERN_CODE else 1
+    asked = (
+        size for parts, size in _ALIGNMENTS for name in names if any(part in name for part in parts)
+    )
+    return math.lcm(promised, max(asked, default=_OTHER_ALIGNMENT))
