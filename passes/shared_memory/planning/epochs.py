@@ -29,7 +29,7 @@ from itertools import combinations
 from operator import or_
 from typing import TypeVar
 
-from passes.planning import Buffer, Plan, Problem, join_ranges, lower_bound
+from passes.planning import Buffer, LiveRange, Plan, Problem, join_ranges, lower_bound
 from target_hw.memory import MemoryScope
 
 LEAST_GAIN = 8
@@ -228,9 +228,12 @@ def shared_memory_problem(
     flow = _flow_of(kernel, added)
     at_points, epochs = _needed(flow), flow.epochs()
     needed = [_union(at_points[at] for at in points) for points, _ in epochs.values()]
+    lives: list[list[LiveRange]] = [[] for _ in kernel.buffers]
+    for at, mask in enumerate(needed):
+        for index in _bits(mask):
+            lives[index].append((at, at + 1))
     buffers = []
-    for index, buffer in enumerate(kernel.buffers):
-        live = [(at, at + 1) for at, mask in enumerate(needed) if mask >> index & 1]
+    for buffer, live in zip(kernel.buffers, lives, strict=True):
         ranges = [(0, len(needed))] if buffer.is_kept else live or [(0, 1)]
         buffers.append(Buffer(buffer.name, buffer.size, join_ranges(ranges), buffer.alignment))
     in_place = tuple(_in_place(kernel, flow, at_points, needed))
@@ -243,20 +246,20 @@ def _in_place(
     """Yield the pairs that may be in place in each epoch that needs both."""
     if kernel.keeps_to_own is None:
         return
-    epochs = list(flow.epochs().items())
-    for one, two in combinations(kernel.buffers, 2):
-        if one.is_kept or two.is_kept:
-            continue
-        both = 1 << flow.index[one.name] | 1 << flow.index[two.name]
-        shared = [epoch for epoch, mask in zip(epochs, needed, strict=True) if mask & both == both]
-        if shared and all(
+    shared: dict[tuple[int, int], list[tuple[int, tuple[set[int], set[int]]]]] = {}
+    for epoch, mask in zip(flow.epochs().items(), needed, strict=True):
+        for both in combinations([n for n in _bits(mask) if not kernel.buffers[n].is_kept], 2):
+            shared.setdefault(both, []).append(epoch)
+    for both in sorted(shared):
+        one, two = (kernel.buffers[number].name for number in both)
+        if all(
             any(
                 _takes_place(kernel.keeps_to_own, flow, at_points, start, points, ends, *pair)
-                for pair in ((one.name, two.name), (two.name, one.name))
+                for pair in ((one, two), (two, one))
             )
-            for start, (points, ends) in shared
+            for start, (points, ends) in shared[both]
         ):
-            yield one.name, two.name
+            yield one, two
 
 
 def _takes_place(
@@ -363,6 +366,14 @@ def _fixpoint(
 
 def _union(masks: Iterable[int]) -> int:
     return reduce(or_, masks, 0)
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set, in order."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
 
 def _on_the_way(flow: _Flow, at: int, before: list[_Ages]) -> _Ages:
