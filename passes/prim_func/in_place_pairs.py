@@ -27,12 +27,12 @@ class InPlacePairs:
     ) -> None:
         self._access, self._found, self._uses = access, found, uses
 
-    def allows(self, key: int, destination: int, source: int) -> bool:
+    def allows(self, position: int, destination: int, source: int) -> bool:
         """Say whether `destination` may have the offset of `source`: two allocations, by index.
 
-        `key` is the handle of the statement in which the life of `destination` begins and that of
-        `source` ends. No access to an element of the source follows a store to its place in the
-        destination:
+        `position` is that of the statement in which the life of `destination` begins and that of
+        `source` ends; of one with a body, its first entry. No access to an element of the source
+        follows a store to its place in the destination:
 
         - every touch of either there is a load or a store by its own name, and no address is taken;
         - both have elements of one width, or the source's are a multiple as wide;
@@ -40,8 +40,13 @@ class InPlacePairs:
           load, and the store writes there what stands there;
         - no other thread runs the statement on the same memory.
         """
-        if not self._have_plain_uses(destination, source):
+        stmt = self._access.sequence[position]
+        touched = self._access.sequence[position + stmt.scope_pair_offset].touched
+        if not {destination, source} <= {*touched} or not self._have_plain_uses(
+            destination, source
+        ):
             return False
+        key = stmt.key
         around = next((at for s in self._uses[destination].stores if (at := _place(s, key))), None)
         if around is None:
             return False

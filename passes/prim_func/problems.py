@@ -364,7 +364,7 @@ class _ProblemReader:
                 pair = frozenset((source, destination))
                 if destination == source or pair in found:
                     continue
-                if pairs.allows(sequence[first].key, seen[destination], index):
+                if pairs.allows(first, seen[destination], index):
                     found.add(pair)
                     yield source, destination
 

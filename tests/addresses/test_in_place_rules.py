@@ -521,4 +521,4 @@ def test_what_a_statement_does_not_touch_is_not_in_place_there():
     ]
     (both,) = touching
     allowed = [at for at, e in enumerate(access.sequence) if e.scope_pair_offset >= 0]
-    assert [at for at in allowed if pairs.allows(access.sequence[at].key, b, a)] == [both]
+    assert [at for at in allowed if pairs.allows(at, b, a)] == [both]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uses of the buffers that the threads of a block share, of which not all is known.
+"""Uses of the buffers that the threads of a block share, where not all is known of them.
 
 Source of alignments: the operand alignments of the PTX ISA for ``ldmatrix``, ``cp.async``,
 ``cp.async.bulk``, ``cp.async.bulk.tensor`` and ``wgmma``, and of ``nvcuda::wmma`` in the CUDA
