@@ -327,28 +327,13 @@ class ElementProofs(WideNumbers):
         one = self.fresh("limited", count)
         chosen = {free.variable.__chandle__() for free in limiting}
         others = tuple(free for free in elements.free if free.variable.__chandle__() not in chosen)
-        mentioned = [
-            v
-            for both in elements.when
-            for v in nodes_in(both.holds, tir.Var)
-            if v.__chandle__() in chosen
-        ]
-        if mentioned:
-            return self._limit_again(elements, limiting, one, least, count)
+        if any(
+            v.__chandle__() in chosen for c in elements.when for v in nodes_in(c.holds, tir.Var)
+        ):
+            return None  # Another condition limits them, too.
         return ElementSet(
             simple(index[-1] + scale * (one + least)), (*others, Free(one, count)), elements.when
         )
-
-    def _limit_again(
-        self, elements: ElementSet, limiting: Sequence[Free], one: tir.Var, least: Any, count: Any
-    ) -> ElementSet | None:
-        """Return a set whose one limited variable has other conditions, too."""
-        if len(limiting) != 1:
-            return None
-        old = limiting[0].variable
-        new = elements.substituted(old, one + least)
-        others = tuple(free for free in new.free if not free.variable.same_as(old))
-        return replace(new, free=(*others, Free(one, count)))
 
 
 def _is_one(step: Any) -> bool:

@@ -10,7 +10,6 @@ cannot be shown, but all is known in numbers, the rounds are gone through (`elem
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import takewhile
@@ -34,11 +33,9 @@ def comes_first(other: ElementAccess, store: ElementAccess, ratio: int = 1) -> b
     common = _loops_around_both(other, store)
     is_first = other.number < store.number or _in_other_branches(other, store)
     one, two = other.linear, store.linear
-    if one is not None and two is not None:
+    if ratio == 1 and one is not None and two is not None:
         with suppress(ValueError):  # A number that the type of an index cannot hold
-            if ratio == 1 and _is_shown(one, two, common, is_first):
-                return True
-            if ratio > 1 and is_first and _goes_in_order(one, two, common):
+            if _is_shown(one, two, common, is_first):
                 return True
     return comes_first_in_rounds(other, store, common, is_first, ratio)
 
@@ -71,7 +68,6 @@ def _is_shown(one: Linear, two: Linear, common: Sequence[Around], is_first: bool
             (is_first and chosen == len(common))
             or _is_at_most(span[1], other[0])
             or _is_at_most(other[1], span[0])
-            or _in_other_places(one, two, outer, between)
         )
         if in_one_round and _moves_by_window(one, two, outer, span, other):
             return True
@@ -119,50 +115,6 @@ def _moves_by_window(
         if width is None or not _is_at_most(width, move):
             return False
         width = None if most is None else width + move * (most - 1)
-    return True
-
-
-def _in_other_places(one: Linear, two: Linear, outer: Sequence[Around], between: Number) -> bool:
-    """Return whether two accesses never meet in one round of outer loops, as even and odd ones."""
-    steps, places = [], []
-    for linear, begin in ((one, 0), (two, between)):
-        inner = [m for loop, m in linear.moves.items() if loop not in outer]
-        steps += inner if abs(linear.stride) == 1 else [*inner, linear.stride]
-        last = linear.lanes - 1 if abs(linear.stride) == 1 else 0
-        places.append((begin - last if linear.stride == -1 else begin, last + 1))
-    (first, width), (second, other_width) = places
-    if not all(isinstance(number, int) for number in (*steps, first, second)):
-        return False
-    step = math.gcd(*steps)
-    if not step:
-        return False
-    ahead = (second - first) % step
-    return bool(width <= ahead and ahead + other_width <= step)
-
-
-def _goes_in_order(one: Linear, two: Linear, common: Sequence[Around]) -> bool:
-    """Return whether two equal indices go through the elements in order, from the first on.
-
-    One step of an outer loop must skip just the elements that the loops inside it count. So no
-    store overtakes an access to wider elements.
-    """
-    if (
-        not _is(_difference(one, two), 0)
-        or (one.stride, one.lanes) != (two.stride, two.lanes)
-        or one.stride != 1
-    ):
-        return False
-    for linear in (one, two):
-        if any(not _is(move, 0) for loop, move in linear.moves.items() if loop not in common):
-            return False
-    width: Number | None = one.lanes
-    for loop in reversed(common):
-        move = one.moves[loop]
-        if not loop.is_in_order or not _is_equal(move, two.moves[loop]):
-            return False
-        if not _is(loop.most, 1) and (width is None or not _is_equal(move, width)):
-            return False
-        width = None if width is None or loop.most is None else width * loop.most
     return True
 
 
