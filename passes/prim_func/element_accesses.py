@@ -226,12 +226,12 @@ class ElementAccesses:
     def _in_counters(self, expr: Any, around: Enclosures) -> Any:
         """Return an expression in counters; None where a variable in it is not known."""
         new: dict[int, Any] = {}
-        for variable in nodes_in(expr, tir.Var):
+        for key, variable in {v.__chandle__(): v for v in nodes_in(expr, tir.Var)}.items():
             value = self._value(variable, around)
             if value is None:
                 return None
             if not value.same_as(variable):
-                new[variable.__chandle__()] = value
+                new[key] = value
         if not new:
             return expr
         return structural_map(expr, [(tir.Var, lambda var: new.get(var.__chandle__(), var))])
