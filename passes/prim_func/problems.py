@@ -177,8 +177,7 @@ class _ProblemReader:
                     bounds[key] = bound
         problems, assumed = tuple(self._attached(groups)), tuple(bounds.values())
         notes = tuple(left_alone), tuple(remarks)
-        what = self._access, self._accesses, self._uses
-        return FunctionProblems(problems, *notes, assumed, *what)
+        return FunctionProblems(problems, *notes, assumed, self._access, self._accesses, self._uses)
 
     def _scope(self, uses: AllocationUses) -> str:
         return str(self._access.allocs[uses.index].scope)

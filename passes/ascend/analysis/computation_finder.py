@@ -297,6 +297,6 @@ def _elements(access: MemoryAccess) -> int:
         return int(access.op.args[1].ty.dtype.lanes)
     if is_tvm_access_ptr(access.op):
         return max((tir.constant(access.extent) or 1) * int(access.dtype.lanes), 1)
-    lanes = max(access.dtype.lanes, 1)
+    lanes = max(int(access.dtype.lanes), 1)
     extents = (tir.constant(extent) for extent in access.buffer.ty.shape)
     return max((lanes * extent for extent in extents if extent is not None), default=lanes)
