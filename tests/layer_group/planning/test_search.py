@@ -36,11 +36,15 @@ TINY = replace(T8, capacity=512)
         w=st.integers(1, 3),
         keep_rows=st.booleans(),
     ),
+    cores=st.sampled_from((1, 2)),
     capacity=st.sampled_from((600, 4096, 1 << 24)),
 )
 @settings(max_examples=60, deadline=None, print_blob=True)
-def test_a_walk_bounds_what_groups_cost(network, cut, capacity):
-    check_walk(network, cut, capacity)
+def test_a_walk_bounds_what_groups_cost(network, cut, cores, capacity):
+    letter = cut.outermost or "h"
+    check_walk(
+        network, replace(cut.along(letter, cut.counts[letter] * cores), cores=cores), capacity
+    )
 
 
 def check_walk(network, cut, capacity=1 << 24):
@@ -54,7 +58,7 @@ def check_walk(network, cut, capacity=1 << 24):
         planned = plan_group(index.group(first, last), cut, chip)
         assert not planned or (step and step.fits)
         if planned:
-            assert step.bound(1) <= planned.cost.price
+            assert step.bound(cut.cores) <= planned.cost.price
             assert step.moved == planned.cost.moved
             again = any(tensor.repeated_rows for tensor in planned.slices.tensors.values())
             assert again <= step.overlap <= (cut.counts["h"] > 1)
