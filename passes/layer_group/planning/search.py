@@ -348,7 +348,8 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     """
     lowest = {first: 0}  # The price of all layers before the layer of this number
     chosen: dict[int, tuple[int, Cut] | None] = {}  # The last group of all layers up to this one
-    rest, begin = search.walk(last, Cut()), first
+    # Groups are placed when all are chosen; from the first one on that finds no place, at once.
+    rest, begin, at_once = search.walk(last, Cut()), first, False
     while True:
         for end in range(begin, last + 1):
             search.progress(end + 1, len(search.index.network.layers))
@@ -356,8 +357,11 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
             # The layers after it cost something, too.
             most = search.below - (search.least(rest, end + 1)[0] if end < last else 0)
             longest = max(first, end + 1 - search.most_layers)
-            found = _Cheapest(search, end, longest, lowest, min(alone, most))
-            chosen[end] = found.found
+            while True:
+                found = _Cheapest(search, end, longest, lowest, min(alone, most))
+                group = chosen[end] = found.found
+                if group is None or not at_once or search.plan(group[0], end, group[1]):
+                    break  # Else it is not tried again.
             lowest[end + 1] = alone if found.found is None else found.price
         parts: list[PlannedGroup | int] = []
         end = last
@@ -372,7 +376,7 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
             search.price += lowest[last + 1]
             search.floor += search.least(rest, first)[0]
             return parts[::-1]
-        begin = end  # The group has no place, and is not tried again.
+        begin, at_once = (first if at_once else end), True
 
 
 def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
