@@ -178,7 +178,7 @@ class KernelCall:
     def cut_by(self, axes: Mapping[str, Collection[int]]) -> KernelCall:
         """Return the call with the axes that may be cut, of those with each letter.
 
-        Beside the batch and the rows, these are axes of which a slice needs no whole buffer.
+        Beside the batch and the rows, a slice along such an axis needs a part of each buffer.
         """
         uncut = "".join(x for x in FURTHER if not self.divisible.issuperset(axes[x]))
         cut = {axis for letter, own in axes.items() if letter not in uncut for axis in own}
@@ -187,7 +187,7 @@ class KernelCall:
 
     @cached_property
     def divisible(self) -> frozenset[int]:
-        """The axes of the result of which a part needs only a part of each buffer on the way."""
+        """The axes of the result along which a part needs only a part of each buffer on the way."""
         follow = [{m.axis for m in axes if m is not None} for axes in self.made.values()]
         every = {axis for axis, extent in enumerate(self.shape) if extent > 1}
         return frozenset(every.intersection(*follow))

@@ -107,7 +107,7 @@ class PlannedGroup(Draft):
 
     @property
     def content(self) -> Hashable:
-        """What is decided, but for names."""
+        """The decisions, but for names."""
         offsets = tuple(self.plan.offsets[name] for name in self.local.sizes)
         return self.cut, self.local.content, offsets, self.plan.peak
 
@@ -272,7 +272,7 @@ class Walk:
                 reads[name] = lanes.tensor_bytes(one.tensor, one.window)
             loaded = -(-one.made_elements * one.tensor.bits // 8)
             edges += self._move(name, loaded, 1 if stays else turns)
-        # What the next layer reads is there one step before.
+        # A tensor that the next layer reads is there one step before.
         held = reads | self._next
         held[layer.output] = lanes.tensor_bytes(made.tensor, made.window)
         self._next = reads

@@ -38,8 +38,8 @@ FILL_PART = 1.25  # The part of the time for a better filling: the rest is for w
 FILL_NODES = 16_000  # Nodes for that without a limit of time, some seconds
 LOW_NODES = 20_000  # Nodes for a low peak where there is no capacity
 STEPS = (0.25, 0.5, 0.75)
-"""Where to ask between the part of a memory at which first fit has room for a choice, and all, as
-long as choices have a place."""
+"""Shares of the way from the part of a memory at which first fit has room for a choice to all of
+it, that are tried as long as choices have a place."""
 CUT_ROUNDS = 100  # Choices for whole memories, as long as it is proven that each has no place
 OUTWEIGHS = 1e12  # Bytes over a bus that weigh as much as one over the next slower bus
 
