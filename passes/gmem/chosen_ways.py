@@ -5,40 +5,46 @@ A function's ways are those of `passes.gmem.storages`, and the sharing of `Stati
 way is open to a function where no call of it takes more than under that pass, from an empty pool.
 Functions share what the pool has got: blocks of equal size. So of the open ways those are taken for
 which all functions together take the least, and storages are made as large as those of others where
-that saves a block. Where one pool for several functions would still take more than under that pass,
-functions share as it does, one by one.
+that saves a block. Where a call, or one pool for several functions, would still take more than under
+that pass, functions keep more and more of its storages, and in the end share as it does.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import combinations
+from typing import Any
 
 from passes.gmem.allocations import allocations_of, unit_values
-from passes.gmem.counted_ways import SIZES, Taken, Way, union, whole_pages
-from passes.gmem.options import LOGGER, GMEMOptions, Solvers
-from passes.gmem.planning.pool import (
-    Blocks,
-    Placement,
-    bytes_of_blocks,
-    skipped_on_paths,
+from passes.gmem.counted_ways import (
+    MOST,
+    SIZES,
+    Way,
+    most_above,
+    sizes_of_equal_pages,
+    union,
+    whole_pages,
 )
+from passes.gmem.options import LOGGER, GMEMOptions, Solvers
+from passes.gmem.planning.pool import Placement, bytes_of_blocks, skipped_on_paths
 from passes.gmem.storages import (
     as_stock_shares,
-    can_be_cut,
     cheapest,
     cheapest_ways,
-    pieces_given_back,
+    keeping_largest,
     placement_of,
     slots_of_units,
     ways_of_group,
     with_own_storages,
 )
-from passes.planning import Buffer, LiveRange
-from passes.relax import RelaxMemory, UnknownSizeError
+from passes.ir import tir
+from passes.planning import LiveRange
+from passes.relax import RelaxMemory, UnknownSizeError, value_of
 
+_MOST_STARTS = 3  # Choices of a way for each function that are improved
 _MOST_MOVES = 200  # Ways and sizes that are changed, one at a time
 
 
@@ -52,8 +58,7 @@ class _Served:
     right: Way  # As far as it is right; always open
     ways: tuple[Way, ...]  # The open ones
     measure: Callable[[Placement], Way]
-    giving_back: Callable[[Way, int, Sequence[LiveRange]], Way]
-    """The way with a storage of some bytes that has ended when something else begins."""
+    kept: Callable[[], Sequence[Way]]  # Open ways that keep more and more of the stock pass's
 
 
 def choose_placements(
@@ -71,6 +76,8 @@ def choose_placements(
     in any case. Where the stock pass fails (`stock` has None), nothing is compared.
     """
     handed_on = any(memory.hands_on for memory in memories)
+    host = options.host_device()
+    sizes = _sizes(memories, stock, host)
     chosen: dict[str, Placement] = {}
     served: dict[str, _Served] = {}
     for memory in memories:
@@ -88,7 +95,7 @@ def choose_placements(
         if not is_known or callers[name] or paths is None:
             continue
         try:
-            measure = _measure(memory, paths, options.host_device())
+            measure = _measure(memory, paths, sizes, host)
             function = _open_ways(memory, theirs, right, measure, options, solvers)
         except UnknownSizeError:
             continue
@@ -110,15 +117,45 @@ def _kept_as(memory: RelaxMemory, own: Placement, shared: Placement) -> Placemen
     return with_own_storages(memory, placement, shared)
 
 
+def _sizes(
+    memories: Sequence[RelaxMemory], stock: Mapping[str, Placement | None], host: int | None
+) -> list[int]:
+    """Return the sizes that are tried, with those at which a tensor may have a storage's pages."""
+    constants: set[int] = set()
+    unknown: dict[tuple[int, str], Any] = {}
+    for memory in memories:
+        placement = stock[memory.name]
+        for one in () if placement is None else allocations_of(memory, placement, host):
+            unit = memory.groups[one.unit - 1].unit if one.unit else None
+            if unit is None:
+                constants.add(whole_pages(one.count))
+            else:
+                unknown[one.count, str(unit)] = unit
+    grown = [(count, cache(partial(_value_at, unit))) for (count, _), unit in unknown.items()]
+    found: set[int] = set()
+    for count, of in grown:
+        with suppress(UnknownSizeError):
+            sizes = sizes_of_equal_pages(count, of, sorted(constants))
+            found |= {at for at in sizes if all(many * by(at) <= MOST for many, by in grown)}
+    return [*SIZES, *sorted(found.difference(SIZES))]
+
+
+def _value_at(unit: Any, size: int) -> int:
+    return size if isinstance(unit, tir.Var) else value_of(unit, lambda _variable: size)
+
+
 def _measure(
-    memory: RelaxMemory, paths: Sequence[Sequence[LiveRange]], host: int | None
+    memory: RelaxMemory,
+    paths: Sequence[Sequence[LiveRange]],
+    tried: Sequence[int],
+    host: int | None,
 ) -> Callable[[Placement], Way]:
     """Return a function that counts what the pool takes for a placement.
 
     Raises UnknownSizeError where a size has no value at one of the sizes that are tried.
     """
     constant = {0} | {n for n, group in enumerate(memory.groups, 1) if group.unit is None}
-    sizes = SIZES if len(constant) <= len(memory.groups) else SIZES[:1]
+    sizes = tried if len(constant) <= len(memory.groups) else tried[:1]
 
     def values_at(size: int) -> tuple[int, ...]:
         return unit_values(memory, lambda _variable: size)
@@ -148,29 +185,32 @@ def _open_ways(
     shared, stock = measure(right), measure(theirs)
     most_stored = max(shared.stored, stock.stored)
     stock = stock if shared.is_open(stock, most_stored) else shared
+    group = memory.groups[0]
     of_groups = [ways_of_group(memory, group, options, solvers) for group in memory.groups]
     best = tuple(cheapest(g, ways) for g, ways in zip(memory.groups, of_groups, strict=True))
-    ways: list[Way] = []
-    for form in _forms(memory, best, right, solvers):
-        first, *rest = form
-        for pieces in (first, *(way for way in of_groups[0] if way != first)):
-            way = measure(with_own_storages(memory, (pieces, *rest), theirs))
+
+    def opened(attempts: Iterator[Placement]) -> Iterator[Way]:
+        for attempt in attempts:
+            way = measure(with_own_storages(memory, attempt, theirs))
             if way.is_open(stock, most_stored):
-                ways.append(way)
+                yield way
+
+    @cache
+    def kept() -> list[Way]:  # At each number of storages: where that is not open, the next way
+        rests = [rest for _, *rest in _forms(memory, best, right, solvers)]
+        found = [shared]
+        for first in reversed([*keeping_largest(memory, group, right[0], options, solvers)]):
+            found.append(next(opened((first, *rest) for rest in rests), found[-1]))
+        return found[::-1]
+
+    ways: list[Way] = []
+    for first, *rest in _forms(memory, best, right, solvers):
+        alike = (first, *(way for way in of_groups[0] if way != first))
+        ways = list(opened((pieces, *rest) for pieces in alike))
         if ways:
             break
-
-    def giving_back(way: Way, size: int, lives: Sequence[LiveRange]) -> Way:
-        if not can_be_cut(memory, memory.groups[0], options):
-            return way
-        end = len(memory.bindings)
-        others = [Buffer(f" {n}", size, (one,)) for n, one in enumerate(lives or [(end, end + 1)])]
-        first = pieces_given_back(memory.groups[0], others, solvers)
-        attempt = measure(with_own_storages(memory, (first, *way.placement[1:]), theirs))
-        cut = attempt.stored <= way.stored and attempt.is_open(stock, most_stored)
-        return attempt if cut else way
-
-    return _Served(memory, stock, most_stored, shared, (*ways, shared), measure, giving_back)
+    ways = [*ways, shared] if ways else kept()
+    return _Served(memory, stock, most_stored, shared, tuple(ways), measure, kept)
 
 
 def _forms(
@@ -191,79 +231,49 @@ def _serve(functions: Sequence[_Served]) -> Sequence[Way]:
     """Return a way of each function so that all together take little, and never more than stock."""
     if not functions:
         return []
-    starts = (
+    starts = [
         [function.ways[0] for function in functions],
         [function.ways[min(1, len(function.ways) - 1)] for function in functions],
         [function.right for function in functions],
-    )
-    found = [_improved(functions, start) for start in starts]
+    ]
+    if any(function.stock.unknown for function in functions):
+        every = [function.kept() for function in functions]
+        for most in range(max(map(len, every)) - 1):
+            starts.append([ways[min(most, len(ways) - 1)] for ways in every])
     stock = [function.stock for function in functions]
-    best = min(found, key=lambda ways: (max(_excess(ways, stock), 0), _together(ways)))
-    while _excess(best, stock) > 0:
-        attempts = [
-            [*best[:at], function.right, *best[at + 1 :]]
-            for at, function in enumerate(functions)
-            if best[at] is not function.right
-        ]
-        if not attempts:
-            break  # The right part of the stock pass's sharing takes more than that pass.
-        best = min(attempts, key=lambda attempt: _excess(attempt, stock))
-    return _without_chance(functions, best, stock)
+
+    def order(ways: Sequence[Way]) -> tuple[int, int]:
+        return _excess(ways, stock), _together(ways)
+
+    def mended(chosen: Sequence[Way]) -> Sequence[Way]:
+        while (above := _excess(chosen, stock)) > 0:
+            attempts = [
+                [*chosen[:at], way, *chosen[at + 1 :]]
+                for at, function in enumerate(functions)
+                for way in _after(function, chosen[at])
+            ]
+            better = min(attempts, key=order, default=chosen)
+            if _excess(better, stock) >= above:
+                return [function.right for function in functions]
+            chosen = better
+        return chosen
+
+    starts.sort(key=_together)
+    return min((mended(_improved(functions, s)) for s in starts[:_MOST_STARTS]), key=order)
 
 
-def _without_chance(
-    functions: Sequence[_Served], chosen: Sequence[Way], stock: Sequence[Way]
-) -> Sequence[Way]:
-    """Cut storages in two where only stock's serve a tensor of unknown size by chance.
-
-    At one of the sizes such a tensor may have as many pages as a storage of constant size that
-    stock's function, or another one, gave back. Then one piece of ours gets that size, and ends
-    before: in functions that take more by themselves, and in those with storages of equal sizes.
-    """
-    least = _chances(chosen, stock)
-    given_back = {size for way in stock for blocks in way.of_known.growing for _, size in blocks}
-    for size in sorted(given_back, reverse=True):
-        if not least:
-            break
-        lives = [way.begins_with(size, least) for way in chosen]
-        if not any(lives):
-            continue
-        above = [way for way, of in zip(chosen, stock, strict=True) if way.is_above(of)]
-        sizes = {piece.size for way in above or chosen for piece in way.placement[0]}
-        attempt = [
-            way
-            if sizes.isdisjoint(piece.size for piece in way.placement[0])
-            else function.giving_back(way, size, live)
-            for function, way, live in zip(functions, chosen, lives, strict=True)
-        ]
-        left = _chances(attempt, stock)
-        if sum(left.values()) < sum(least.values()) and _excess(attempt, stock) <= 0:
-            chosen, least = attempt, left
-    return chosen
-
-
-def _chances(ours: Sequence[Way], stock: Sequence[Way]) -> Counter[int]:
-    """Return the bytes that functions alone, or all of them, take more at some of the sizes."""
-    found: Counter[int] = Counter()
-    for way, other in zip(ours, stock, strict=True):
-        for number, of_path in enumerate(zip(way.of_all.calls, other.of_all.calls, strict=True)):
-            for one, two in zip(*of_path, strict=True):
-                found[number] += max(bytes_of_blocks(one) - bytes_of_blocks(two), 0)
-    mine, theirs = ([way.of_all.growing for way in each] for each in (ours, stock))
-    before = 0
-    for number in range(max(map(len, mine))):
-        above = max(bytes_of_blocks(_at(number, mine)) - bytes_of_blocks(_at(number, theirs)), 0)
-        found[number] += max(above - before, 0)
-        before = above
-    return +found
+def _after(function: _Served, way: Way) -> Sequence[Way]:
+    """Return the next way that shares more as the stock pass does than one, and the last."""
+    ways = function.kept()
+    after = ways[ways.index(way) + 1 :] if way in ways else ways
+    later = [other for other in after if other is not way]
+    return later[:1] + later[1:][-1:]
 
 
 def _together(ways: Sequence[Way]) -> int:
-    """Return what all functions take from one pool, over all sizes one after the other."""
-    known = union(way.of_known.growing[-1] for way in ways)
-    return bytes_of_blocks(known) + bytes_of_blocks(
-        union(way.of_unknown.growing[-1] for way in ways)
-    )
+    """Return what all functions take from one pool, without what one size has by chance."""
+    known, unknown = zip(*(way.apart for way in ways), strict=True)
+    return bytes_of_blocks(union(known)) + bytes_of_blocks(union(unknown))
 
 
 def _improved(functions: Sequence[_Served], start: Sequence[Way]) -> list[Way]:
@@ -286,8 +296,8 @@ def _moves(functions: Sequence[_Served], chosen: Sequence[Way]) -> Iterator[list
         for way in function.ways:
             if way is not chosen[at]:
                 yield [*chosen[:at], way, *chosen[at + 1 :]]
-    blocks = union(way.of_known.growing[-1] for way in chosen)
-    for size, larger in combinations(sorted({size for _, size in blocks}), 2):
+    sizes = {whole_pages(one.count) for way in chosen for one in way.known}
+    for size, larger in combinations(sorted(sizes), 2):
         pairs = zip(functions, chosen, strict=True)
         moved = [_enlarged(function, way, size, larger) for function, way in pairs]
         if any(new is not old for new, old in zip(moved, chosen, strict=True)):
@@ -314,31 +324,14 @@ def _enlarged(function: _Served, way: Way, size: int, larger: int) -> Way:
 
 
 def _excess(ours: Sequence[Way], stock: Sequence[Way]) -> int:
-    """Return the most bytes by which one pool for several functions takes more than for stock's.
-
-    Sizes that are known are held against each other, and so are unknown ones; or else all.
-    """
-    apart = max(
-        *_differences([way.of_known for way in ours], [way.of_known for way in stock]),
-        *_differences([way.of_unknown for way in ours], [way.of_unknown for way in stock]),
+    """Return the most bytes by which one pool for all, or for any two, takes more than stock's."""
+    mine, theirs = ([way.taken for way in each] for each in (ours, stock))
+    of_all = most_above(mine, theirs)
+    if of_all > 0:
+        return of_all
+    of_two = (
+        bytes_of_blocks(union((mine[one].every, mine[two].every)))
+        - bytes_of_blocks(union((theirs[one].every, theirs[two].every)))
+        for one, two in combinations(range(len(mine)), 2)
     )
-    if apart <= 0:
-        return apart
-    together = _differences([way.of_all for way in ours], [way.of_all for way in stock])
-    return min(apart, max(together))
-
-
-def _differences(ours: Sequence[Taken], stock: Sequence[Taken]) -> Iterator[int]:
-    """Yield them for all functions at the first size, the first two, and so on, and each two."""
-    yield 0
-    mine, theirs = ([taken.growing for taken in each] for each in (ours, stock))
-    for number in range(max(map(len, mine))):
-        yield bytes_of_blocks(_at(number, mine)) - bytes_of_blocks(_at(number, theirs))
-    for first, second in combinations(range(len(ours)), 2):
-        one, two = (union((each[first][-1], each[second][-1])) for each in (mine, theirs))
-        yield bytes_of_blocks(one) - bytes_of_blocks(two)
-
-
-def _at(number: int, functions: Sequence[Sequence[Blocks]]) -> Blocks:
-    """Return the blocks of all functions at the sizes up to one of them."""
-    return union(growing[min(number, len(growing) - 1)] for growing in functions)
+    return max([0, *of_two])

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import chain
 
 from passes.gmem.planning.pool import (
     PAGE,
@@ -20,7 +21,25 @@ from passes.planning import LiveRange
 from target_hw.memory import round_up
 
 SIZES = (*range(1, 65), 96, 128, 256, 1024, 4096, 1 << 20)
-"""Values of dimensions without a bound at which what the pool takes is compared."""
+"""Values of dimensions without a bound at which what the pool takes is always compared, first."""
+
+MOST = 1 << 40  # Bytes; no device has as many for one tensor, and no dimension is as large
+
+
+def sizes_of_equal_pages(
+    count: int, unit: Callable[[int], int], constants: Iterable[int]
+) -> Iterable[int]:
+    """Yield where bytes that grow with a dimension begin and cease to fill as many pages as others.
+
+    They are `count` for each of `unit`, a function of the dimension that never falls; `constants`
+    are the bytes of constant storages. There the pool may serve one with what another gave back.
+    """
+    for constant in constants:
+        pages = whole_pages(constant)
+        first = bisect_left(range(MOST), pages - PAGE + 1, key=lambda size: count * unit(size))
+        last = bisect_right(range(MOST), pages, key=lambda size: count * unit(size)) - 1
+        if 0 < first <= last:
+            yield from (first, last)
 
 
 @dataclass(frozen=True)
@@ -30,25 +49,20 @@ class Taken:
     calls: tuple[tuple[Blocks, ...], ...]
 
     @cached_property
-    def growing(self) -> tuple[Blocks, ...]:
-        """The blocks for calls of the first size, for those of the first two sizes, and so on."""
-        return tuple(accumulate(map(union, self.calls), lambda one, two: union((one, two))))
+    def once(self) -> tuple[Blocks, ...]:
+        """The blocks for calls on all paths, at each size."""
+        return tuple(map(union, self.calls))
 
-    def above(self, other: Taken) -> list[bool]:
-        """Return, for each size, whether a call takes more than another function's."""
-        return [
-            any(
-                bytes_of_blocks(one) > bytes_of_blocks(two)
-                for one, two in zip(ours, theirs, strict=True)
-            )
-            for ours, theirs in zip(self.calls, other.calls, strict=True)
-        ]
+    @cached_property
+    def every(self) -> Blocks:
+        """The blocks for calls of all of `SIZES`, one after the other."""
+        return union(self.once[: len(SIZES)])
 
     def is_never_above(self, other: Taken) -> bool:
         """Return whether no call takes more, nor calls of growing sizes from one pool."""
-        return not any(self.above(other)) and all(
-            bytes_of_blocks(one) <= bytes_of_blocks(two)
-            for one, two in zip(self.growing, other.growing, strict=True)
+        pairs = zip(chain(*self.calls), chain(*other.calls), strict=True)
+        return all(bytes_of_blocks(one) <= bytes_of_blocks(two) for one, two in pairs) and (
+            most_above([self], [other]) <= 0
         )
 
 
@@ -56,10 +70,40 @@ def union(each: Iterable[Blocks]) -> Blocks:
     """Return the blocks that serve each of some needs, one after the other."""
     result = Blocks()
     for blocks in each:
-        for block, count in blocks.items():
-            if count > result[block]:
-                result[block] = count
+        _serve_also(result, blocks)
     return result
+
+
+def _serve_also(pool: Blocks, blocks: Blocks) -> int:
+    """Let a pool serve some needs, too, and return the bytes that it takes for that."""
+    taken = 0
+    for block, count in blocks.items():
+        more = count - pool[block]
+        if more > 0:
+            pool[block] = count
+            taken += more * block[1]
+    return taken
+
+
+def most_above(ours: Sequence[Taken], stock: Sequence[Taken]) -> int:
+    """Return the most bytes by which one pool for functions takes more than another.
+
+    They are called in turns, all at one size, or at one after the other of `SIZES`.
+    """
+    return max(one - two for one, two in zip(_pooled(ours), _pooled(stock), strict=True))
+
+
+def _pooled(functions: Sequence[Taken]) -> Iterator[int]:
+    """Yield the bytes of a pool after calls at each size, and after those of `SIZES` up to it."""
+    so_far, total = Blocks(), 0
+    for number in range(max(len(taken.once) for taken in functions)):
+        once = Blocks()
+        for taken in functions:
+            _serve_also(once, taken.once[min(number, len(taken.once) - 1)])
+        yield bytes_of_blocks(once)
+        if number < len(SIZES):
+            total += _serve_also(so_far, once)
+            yield total
 
 
 def whole_pages(nbytes: int) -> int:
@@ -83,49 +127,20 @@ class Way:
         return sum(one.count for one in self.known if one.unit)
 
     @cached_property
-    def of_known(self) -> Taken:
-        """The blocks that the pool takes for constant sizes."""
-        return self._taken(self.known, self.values[:1])
+    def taken(self) -> Taken:
+        """The blocks that the pool takes for it, at each size."""
+        return self._of([*self.known, *self.unknown], self.values)
 
     @cached_property
-    def of_unknown(self) -> Taken:
-        """The blocks that the pool takes for sizes that are not constant."""
-        return self._taken(self.unknown, self.values)
+    def apart(self) -> tuple[Blocks, Blocks]:
+        """The blocks that the pool takes for constant sizes, and for all values of others."""
+        return self._of(self.known, self.values[:1]).every, self._of(
+            self.unknown, self.values
+        ).every
 
-    @cached_property
-    def of_all(self) -> Taken:
-        """The blocks that the pool takes for all sizes."""
-        return self._taken([*self.known, *self.unknown], self.values)
-
-    def _taken(self, made: Sequence[PoolAllocation], at: Sequence[Sequence[int]]) -> Taken:
+    def _of(self, made: Sequence[PoolAllocation], at: Sequence[Sequence[int]]) -> Taken:
         return Taken(tuple(tuple(blocks_taken(made, v, by) for by in self.paths) for v in at))
 
     def is_open(self, stock: Way, most_stored: int) -> bool:
-        """Return whether it never takes more than `stock`, nor stores above `most_stored` bytes.
-
-        A tensor of unknown size may by chance have as many pages as a storage of constant size that
-        was given back. That is left out of account where it is so at one size, and not at the next.
-        """
-        if self.stored > most_stored:
-            return False
-        if not (self.unknown or stock.unknown):
-            return self.of_known.is_never_above(stock.of_known)
-        if self.of_known.is_never_above(stock.of_known) and (
-            self.of_unknown.is_never_above(stock.of_unknown)
-        ):
-            above = self.of_all.above(stock.of_all)
-            return not any(first and second for first, second in pairwise(above))
-        return self.of_all.is_never_above(stock.of_all)
-
-    def is_above(self, stock: Way) -> bool:
-        """Return whether a call takes more at some of the sizes."""
-        return any(self.of_all.above(stock.of_all))
-
-    def begins_with(self, size: int, at: Collection[int]) -> list[LiveRange]:
-        """Return the lives of tensors of unknown size that have some bytes `at` one of sizes."""
-        values = [self.values[number] for number in at if number < len(self.values)]
-        return [
-            (one.begin, one.end)
-            for one in self.unknown
-            if any(whole_pages(one.count * units[one.unit]) == size for units in values)
-        ]
+        """Return whether it never takes more than `stock`, nor stores above `most_stored` bytes."""
+        return self.stored <= most_stored and self.taken.is_never_above(stock.taken)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from passes.driver import place
+from passes.gmem.allocations import storage_span
 from passes.gmem.options import BEST, Form, GMEMOptions, Solvers
 from passes.gmem.planning.pool import (
     PAGE,
@@ -24,7 +25,7 @@ from passes.gmem.planning.pool import (
     in_slots,
     with_returned,
 )
-from passes.planning import Bindings, Buffer, Problem, does_not_fit, live_bytes
+from passes.planning import Bindings, Buffer, Problem, does_not_fit, join_ranges, live_bytes
 from passes.relax import KernelUses, RelaxMemory, TensorGroup
 
 LEAST_SHARE = 32
@@ -97,23 +98,34 @@ def _in_results(group: TensorGroup, peak: int, solvers: Solvers) -> Iterator[Pie
         yield with_returned(group.problem, group.returned, solvers.again, page)
 
 
-def can_be_cut(memory: RelaxMemory, group: TensorGroup, options: GMEMOptions) -> bool:
-    """Return whether tensors of a group stand at offsets, in pieces that end with a call."""
-    form = options.form(memory.mod, group)
-    return form.offsets and memory.kernel_arguments is None and not memory.keeps_storages
+def keeping_largest(
+    memory: RelaxMemory, group: TensorGroup, pieces: Pieces, options: GMEMOptions, solvers: Solvers
+) -> Iterator[Pieces]:
+    """Yield ways that keep one, two, ... of the largest storages of another plan, with one more.
 
-
-def pieces_given_back(group: TensorGroup, others: Sequence[Buffer], solvers: Solvers) -> Pieces:
-    """Return pieces; some end before other tensors of the function, and have their sizes.
-
-    `others` are those tensors, in bytes: the pool serves each with the piece that was given back.
+    Each that is kept has its size, and is free where tensors of unknown size live for which the
+    other plan's is: the pool serves those with it where by chance they are as large.
     """
-    pieces = with_returned(group.problem, others, solvers.again)
-    inside = set(group.problem.index)
-    return tuple(
-        replace(piece, offsets={name: at for name, at in piece.offsets.items() if name in inside})
-        for piece in pieces
-    )
+    if memory.kernel_arguments is not None or memory.keeps_storages:
+        return
+    has_offsets, end = options.form(memory.mod, group).offsets, len(memory.bindings) + 1
+    inside = {buffer.name: buffer for buffer in group.problem.buffers}
+    unknown = [one for other in memory.groups if other.unit is not None for one in other.every]
+    kept: list[Buffer] = []
+    for piece in sorted(pieces, key=lambda piece: -piece.size):
+        if not piece.offsets.keys() <= inside.keys():
+            continue
+        begin, after = storage_span(memory, group, [inside[name] for name in piece.offsets])
+        others = (live for one in unknown for live in one.live)
+        free = [live for live in others if live[1] <= begin or after <= live[0]]
+        kept.append(Buffer(f" {len(kept)}", piece.size, join_ranges([*free, (end, end + 1)])))
+        if has_offsets:
+            made = with_returned(group.problem, kept, solvers.again)
+        else:
+            every = (*group.problem.buffers, *kept)
+            made = _in_slots(replace(group.problem, buffers=every), solvers)
+        named = [{n: at for n, at in one.offsets.items() if n in inside} for one in made]
+        yield tuple(replace(one, offsets=of) for one, of in zip(made, named, strict=True) if of)
 
 
 def _in_kernels(
