@@ -5,8 +5,8 @@ A function's ways are those of `passes.gmem.storages`, and the sharing of `Stati
 way is open to a function where no call of it takes more than under that pass, from an empty pool.
 Functions share what the pool has got: blocks of equal size. So of the open ways those are taken for
 which all functions together take the least, and storages are made as large as those of others where
-that saves a block. Where a call, or one pool for several functions, would still take more than under
-that pass, functions keep more and more of its storages, and in the end share as it does.
+that saves a block. Where a call, or one pool for several functions, would still take more than
+under that pass, functions keep more and more of its storages, and in the end share as it does.
 """
 
 from __future__ import annotations

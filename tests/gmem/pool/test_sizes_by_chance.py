@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
-from collections import Counter
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import tvm
-from measured_memory import PAGE, watch
+from measured_memory import PAGE, IdleMachine, value_of, watch
 from relax_programs import parse
 from relax_runs import STOCK, build, lower
 from sweeps import sample
 from tvm import relax
-from vm_model import Blocks, Function, paths, pooled
-from vm_reader import read_machine_function
 
 from tvm_ext.transform import GMEMAllocate
 
@@ -78,59 +76,49 @@ def test_no_size_of_a_vocabulary_takes_more(sizes: tuple[int, ...]):
         assert taken[128, ("verify",)][0] < taken[100, ("verify",)][0]
 
 
-# ----------------------------------------------------------------------- all sizes, in the model
+# ----------------------------------------------------------------- all sizes, without kernels
 
 
-def models(mod: tvm.IRModule) -> dict[str, Function]:
-    """Return each function as the model of the virtual machine runs it."""
-    functions = [v for v in mod.get_global_vars() if isinstance(mod[v], relax.Function)]
-    return {str(v.name_hint): read_machine_function(mod, v, mod[v]) for v in functions}
+def storage_bytes(mod: tvm.IRModule, sizes: dict[str, int], default: int) -> list[int]:
+    """Return the bytes of all that the functions of a planned module allocate at some sizes."""
+    found: list[int] = []
+
+    def visit(expr: Any) -> None:
+        if not isinstance(expr, relax.Call) or not isinstance(expr.op, tvm.ir.Op):
+            return
+        if expr.op.name in ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor"):
+            width = 1 if expr.op.name.endswith("storage") else 4  # All tensors are float32.
+            extents = [value_of(extent, sizes, default) for extent in expr.args[0].values]
+            found.append(width * math.prod(extents))
+
+    for func in (func for _, func in mod.functions_items() if isinstance(func, relax.Function)):
+        relax.analysis.post_order_visit(func, visit)
+    return found
 
 
-def equal_pages(programs: dict[str, Function], bounds: dict[str, int]) -> Iterator[int]:
-    """Yield where an allocation of unknown size begins and ceases to fill a constant one's pages.
+def equal_pages(mod: tvm.IRModule, sizes: dict[str, int]) -> set[int]:
+    """Return where an allocation of unknown size begins and ceases to have a constant one's pages.
 
-    That is a search over all sizes; bytes are looked up by the model, not by the pass.
+    All unknown sizes in these modules are multiples of one dimension.
     """
-
-    def pages(made: tuple[Function, int], size: int) -> int:
-        function, number = made
-        symbols = {key: bounds.get(name, size) for key, name in function.symbols.items()}
-        return -(-function.storages[number](symbols) // PAGE)
-
-    every = [(f, number) for f in programs.values() for number in range(len(f.storages))]
-    constants = {pages(one, 1) for one in every if pages(one, 1) == pages(one, 1 << 30)}
-    for one in every:
-        for wanted in sorted(constants) if pages(one, 1) != pages(one, 1 << 30) else ():
-            sizes = [0, 0]
-            for at, least in enumerate((wanted, wanted + 1)):
-                step = 1 << 29
-                while step:
-                    sizes[at] += step if pages(one, sizes[at] + step) < least else 0
-                    step //= 2
-            if sizes[0] < sizes[1]:
-                yield from (sizes[0] + 1, sizes[1])
+    pairs = [*zip(*(storage_bytes(mod, sizes, size) for size in (1, 2)), strict=True)]
+    pages = {-(-one // PAGE) for one, two in pairs if one == two}
+    grown = {one for one, two in pairs if one != two}
+    ends = {(count - 1) * PAGE // one + 1 for one in grown for count in pages}
+    ends |= {count * PAGE // one for one in grown for count in pages}
+    return ends - {0}
 
 
 def check_every_size(lowered: tvm.IRModule, bounds: dict[str, int]) -> None:
-    """Hold each path of each function, and all in turns, against the stock plan.
-
-    One pool more is for calls of 1 to 64, one after the other.
-    """
-    stock, ours = models(STOCK(lowered)), models(GMEMAllocate()(lowered))
-    sizes = {*range(1, 65), 100_003, *equal_pages(stock, bounds), *equal_pages(ours, bounds)}
-    one_pool: tuple[Blocks, Blocks] = (Counter(), Counter())
+    """Hold each function, and all in one pool, against the stock plan."""
+    stock, ours = STOCK(lowered), GMEMAllocate()(lowered)
+    names = [str(v.name_hint) for v, f in ours.functions_items() if isinstance(f, relax.Function)]
+    machines = [IdleMachine(mod) for mod in (stock, ours)]
+    sizes = {1, 2, 7, 64, *equal_pages(stock, bounds), *equal_pages(ours, bounds)}
     for size in sorted(sizes):
-        of_size: tuple[Blocks, Blocks] = (Counter(), Counter())
-        for name in stock:
-            theirs, mine = (paths(each, name, bounds, 64, size) for each in (stock, ours))
-            for path in theirs:
-                assert pooled(mine[path]) <= pooled(theirs[path]), (name, size, path)
-                for pools in (one_pool, of_size) if size <= 64 else (of_size,):
-                    for pool, taken in zip(pools, (theirs[path], mine[path]), strict=True):
-                        pool |= taken
-        for pools in (one_pool, of_size):
-            assert pooled(pools[1]) <= pooled(pools[0]), size
+        for some in (*([name] for name in names), names):
+            theirs, mine = (one.apart(some, bounds, size) for one in machines)
+            assert mine <= theirs, (size, some)
 
 
 @pytest.mark.parametrize("scale", [1, 2])
