@@ -231,16 +231,12 @@ def _serve(functions: Sequence[_Served]) -> Sequence[Way]:
     """Return a way of each function so that all together take little, and never more than stock."""
     if not functions:
         return []
+    stock = [function.stock for function in functions]
     starts = [
         [function.ways[0] for function in functions],
         [function.ways[min(1, len(function.ways) - 1)] for function in functions],
         [function.right for function in functions],
     ]
-    if any(function.stock.unknown for function in functions):
-        every = [function.kept() for function in functions]
-        for most in range(max(map(len, every)) - 1):
-            starts.append([ways[min(most, len(ways) - 1)] for ways in every])
-    stock = [function.stock for function in functions]
 
     def order(ways: Sequence[Way]) -> tuple[int, int]:
         return _excess(ways, stock), _together(ways)
@@ -258,7 +254,11 @@ def _serve(functions: Sequence[_Served]) -> Sequence[Way]:
             chosen = better
         return chosen
 
-    starts.sort(key=_together)
+    if min(_excess(_improved(functions, start), stock) for start in starts[:2]) > 0:
+        every = [function.kept() for function in functions]
+        for most in range(max(map(len, every)) - 1):
+            starts.append([ways[min(most, len(ways) - 1)] for ways in every])
+        starts.sort(key=_together)
     return min((mended(_improved(functions, s)) for s in starts[:_MOST_STARTS]), key=order)
 
 
