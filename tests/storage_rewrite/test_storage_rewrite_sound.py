@@ -217,6 +217,35 @@ def test_volatile_memory_is_not_shared():
     assert len(allocations(run_pass(func, sound=True))) == 2
 
 
+@pytest.mark.parametrize(
+    ("more", "storages"),
+    [
+        ("", 1),
+        # A barrier for int4 does not see the threads that write the same bytes as int8.
+        (
+            """
+        view = T.decl_buffer((32,), "int8", data=a.data, scope="shared")
+        view[tx // 2] = T.int8(1)""",
+            2,
+        ),
+    ],
+)
+def test_threads_that_no_barrier_parts_share_no_storage(more: str, storages: int) -> None:
+    func = program(f"""
+    def main(A: 128 int4, B: 128 int4):
+      with T.launch_thread("threadIdx.x", 64) as tx:
+        a: shared 64 int4
+        b: shared 64 int4
+        a[tx] = A[tx]
+        {more.strip()}
+        B[tx] = a[63 - tx]
+        b[tx] = A[tx + 64]
+        B[tx + 64] = b[63 - tx]
+    """)
+    assert len(allocations(run_pass(func))) == 1
+    assert len(allocations(run_pass(func, sound=True))) == storages
+
+
 def test_plain_programs_still_share():
     sound = tvm_ext.transform.StorageRewrite(sound=True)
     plain = tvm_ext.transform.StorageRewrite(detect_inplace=False)
