@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,6 @@ Ints = npt.NDArray[np.int64]
 
 FAR = 1 << 62
 FORBIDDEN = 1 << 46  # More than all costs of an entry, and small enough for sums of 2**16 of it
-
 
 ORDERS = ("time", "size", "size by root of life", "life")
 """Orders in which entries are placed: as they begin, or the greatest first."""
@@ -175,9 +175,9 @@ class _LevelFit:
         return int(cost.sum())
 
     def _is_free(self, entry: Entry, offsets: Sequence[int], unit: int) -> bool:
-        return all(low % unit == 0 and low + entry.size <= self._capacity for low in offsets) and (
-            not self._row.hard[self._shared(entry, offsets)[0]].any()
-        )
+        fits = all(low % unit == 0 and low + entry.size <= self._capacity for low in offsets)
+        apart = all(high - low >= entry.size for low, high in pairwise(sorted(offsets)))
+        return fits and apart and not self._row.hard[self._shared(entry, offsets)[0]].any()
 
     def _wider(self, entry: Entry, offsets: Sequence[int]) -> list[list[int]]:
         """Return offsets of what an entry shares with, more than its own, that it could take.

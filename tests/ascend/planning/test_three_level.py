@@ -306,6 +306,19 @@ def test_a_single_buffer_takes_all_slots_of_a_double_one_where_they_are_free():
     assert {plan.reuse["C"].level, plan.reuse["other"].level} == {0}
 
 
+def test_a_buffer_that_takes_the_slots_of_a_smaller_one_does_not_overlap_itself():
+    # The slots of A are 8 bytes apart, and C has 12. In both it would meet B slot by slot.
+    buffers = (
+        replace(buffer("A", 8, 0, 0, 2, **LOAD), pinned=(0, 8)),
+        replace(buffer("B", 4, 1, 1, 2, **LOAD), pinned=(0, 16)),
+        replace(buffer("C", 12, 2, 2, **LOAD), alignment=8),
+    )
+    problem = Problem(buffers, MemoryScope("local.UB", 20, 1))
+    plan = solve(problem, "three_level")
+    check(problem, plan)
+    assert len(plan.offsets["C"]) == 1
+
+
 def kernels():
     with gzip.open(DATA / "ascend_kernels" / "soft.jsonl.gz", "rt", encoding="utf-8") as stream:
         found = [json.loads(line) for line in stream]
