@@ -182,7 +182,7 @@ def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
             )
         # Neither pipelines nor operands in place count there.
         buffers = tuple(replace(buffer, use=None) for buffer in problem.buffers)
-        plain = Problem(buffers, problem.memory, name=problem.name)
+        plain = replace(problem, buffers=buffers, in_place=(), penalties=())
         problems.append(replace(attached, problem=plain))
     solver = partial(
         plan_workspace,

@@ -56,6 +56,24 @@ def test_a_workspace_is_planned_by_life_where_that_is_asked_for(search: str):
 
 
 @pytest.mark.parametrize("search", SEARCHES)
+def test_what_is_unique_shares_no_workspace(search: str):
+    func = program("""
+    def main(x: 64, y: 64):
+        first: global.workspace 64 float32 {"mem_unique": True}
+        second, third, fourth: global.workspace 64
+        first[i] = x[i] for i in range(64)
+        second[i] = first[63 - i] for i in range(64)
+        third[i] = second[63 - i] for i in range(64)
+        fourth[i] = third[63 - i] for i in range(64)
+        y[i] = fourth[i] for i in range(64)
+    """)
+    plan = AscendPlanMemory(WORKSPACE, enable_global_workspace_reuse=True, search=search)
+    found = addresses(plan(module(func)))
+    assert found["second"] == found["fourth"]
+    assert len({found[name] for name in ("first", "second", "third")}) == 3
+
+
+@pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize(("reuse", "needs"), [(False, 484), (True, 228)])
 def test_a_workspace_of_a_capacity_has_to_fit(search: str, reuse: bool, needs: int):
     def of_bytes(capacity: int):
