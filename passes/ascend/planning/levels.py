@@ -237,11 +237,11 @@ def _level(
         return 0, "in place although both are multi-buffered"
     if not pipes_conflict(first.use, second.use):
         return (0, "at a cost") if paid else (2, "")
+    is_looped = first.use is not None and first.use.loop is not None
     if not first.rotates_with(second):
-        return 2, "which another loop uses"
-    if _in_step(first, second, offsets):
-        return 1, "slot by slot, in the same loop on another pipeline"
-    return 0, "in the same loop on another pipeline"
+        return 2, "which another loop uses" if is_looped else "which is used outside of its loop"
+    where = "in the same loop on another pipeline" if is_looped else "on another pipeline"
+    return (1, f"slot by slot, {where}") if _in_step(first, second, offsets) else (0, where)
 
 
 def _in_step(one: Buffer, two: Buffer, offsets: Mapping[str, tuple[int, ...]]) -> bool:

@@ -146,7 +146,7 @@ def test_sharing_across_loops_is_at_the_highest_level():
     problem = problem_of("across_a_loop")
     plan = plan_levels(problem, search="mirror")
     assert (plan.reuse["c"].level, plan.reuse["a"].reason) == (2, "")
-    assert plan.reuse["c"].reason == "takes bytes of 'a', which another loop uses"
+    assert plan.reuse["c"].reason == "takes bytes of 'a', which is used outside of its loop"
     check(problem, plan)
     assert plan.offsets == {"a": (0,), "b": (98304,), "c": (0,), "d": (98304,)}
 

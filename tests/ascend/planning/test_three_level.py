@@ -133,9 +133,10 @@ def test_a_plan_pays_if_and_only_if_a_buffer_fell(problem):
     plan = solve(problem, "three_level_mirror", BUDGET)
     levels = reuse_of(problem, plan.offsets)
     assert (plan.penalty > 0) == any(reuse.reason for reuse in levels.values())
-    across = "which another loop uses"
+    across = ("which another loop uses", "which is used outside of its loop")
     assert all(
-        (r.level < 2) == (r.reason != "" and across not in r.reason) for r in levels.values()
+        (r.level < 2) == (r.reason != "" and not any(text in r.reason for text in across))
+        for r in levels.values()
     )
 
 
@@ -223,6 +224,19 @@ def test_the_level_of_a_buffer_is_that_of_its_worst_sharing():
     assert found["near"].reason.startswith("takes bytes of 'loaded', in the same loop")
     assert found["stored"].reason.startswith("takes bytes of 'near', in place although both")
     assert found["alike"].reason == ""
+
+
+def test_reasons_speak_of_a_loop_only_where_there_is_one():
+    chain = (
+        buffer("before", 8, 0, 1, dma=True),
+        buffer("inside", 8, 2, 3, dma=True, loop=1, runs=16),
+        buffer("after", 8, 4, 5, dma=True),
+    )
+    together = ({"inside": (0,), "after": (8,)}, {"inside": (8,), "after": (0,)})
+    first, second = (reuse_of(Problem(chain), {"before": (0,)} | offsets) for offsets in together)
+    assert first["inside"].reason == "takes bytes of 'before', which is used outside of its loop"
+    assert second["after"].reason == "takes bytes of 'before', on another pipeline"
+    assert (first["inside"].level, second["after"].level) == (2, 0)
 
 
 def test_the_mirrored_order_is_by_the_units_that_use_a_buffer():
