@@ -54,11 +54,11 @@ def with_level_penalties(problem: Problem) -> Problem:
     """Return `problem` with a penalty for each pair that two pipelines would wait at.
 
     Sharing costs `DEPENDENCE` for each time that it makes a pipeline wait: in one loop, as often
-    as the statements of both buffers run; across loops, once. In one loop it costs `STALL` as often
-    on top where one of the two is multi-buffered, unless they share in step: then the wait is for
-    an iteration long past. Buffers whose use is not known cost nothing, nor do those that go
-    in place with one another, directly or over others. A pair that has a penalty keeps it; so an
-    in-place pair that would stall is no reason for the pairs around it to be free.
+    as the statements of both buffers run; across loops and outside of them, once. In one loop it
+    costs `STALL` as often on top where one of the two is multi-buffered, unless they share in step:
+    then the wait is for an iteration long past. Buffers whose use is not known cost nothing, nor do
+    those that go in place with one another, directly or over others. A pair that has a penalty
+    keeps it; so an in-place pair that would stall is no reason for the pairs around it to be free.
 
     Where there are more than `LISTED` pairs of buffers, the problem stays as it is: see
     `with_penalties_due`.
@@ -92,7 +92,7 @@ def _penalty(first: Buffer, second: Buffer) -> Penalty:
     names, use, other = (first.name, second.name), first.use, second.use
     assert use is not None, f"pipelines wait for {first.name!r}"
     assert other is not None, f"pipelines wait for {second.name!r}"
-    if use.loop != other.loop:
+    if use.loop is None or use.loop != other.loop:
         return Penalty(*names, DEPENDENCE)
     runs = min(use.runs, other.runs)
     if max(first.slots, second.slots) == 1:
@@ -115,9 +115,8 @@ class LevelCosts:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         buffers, uses = problem.buffers, [buffer.use or PipelineUse() for buffer in problem.buffers]
-        loops = {
-            loop: number for number, loop in enumerate(dict.fromkeys(use.loop for use in uses))
-        }
+        loops = dict.fromkeys([None, *(use.loop for use in uses)])
+        loops = {loop: number for number, loop in enumerate(loops)}
         groups = _in_place_groups(problem)
         kinds = [buffer.use and (buffer.use.dma, buffer.use.scalar) for buffer in buffers]
         uses_of = {kind: buffer.use for kind, buffer in zip(kinds, buffers, strict=True)}
@@ -184,7 +183,7 @@ class LevelCosts:
             hard[groups[self._separated[number]]] = True
             others = np.flatnonzero(self.waits(number, together))
             runs = np.minimum(self._runs[others], self._runs[number])
-            is_in_loop = self._loop[others] == self._loop[number]
+            is_in_loop = (self._loop[number] > 0) & (self._loop[others] == self._loop[number])
             runs[~is_in_loop] = 1
             several = is_in_loop & (np.maximum(slots[others], slots[number]) > 1)
             for total, each in ((in_step, DEPENDENCE), (cost, DEPENDENCE + STALL * several)):

@@ -176,12 +176,13 @@ def test_penalties_say_how_often_a_pipeline_waits():
                 buffer("double", 8, 1, 2, 2, **LOAD),
                 buffer("single", 8, 3, 4, **LOAD),
                 buffer("rare", 8, 5, 6, dma=True, loop=1, runs=4),
-                buffer("outside", 8, 7, 8, dma=True),
+                buffer("outside", 8, 7, 8, dma=True, runs=16),
                 buffer("plain", 8, 9, 10, loop=1, runs=16),
                 buffer("vector", 8, 11, 12, loop=1, runs=16),
                 Buffer("unknown", 8, ((13, 14),)),
                 buffer("with double", 8, 2, 3, **LOAD),
                 buffer("separated", 8, 15, 16, dma=True, loop=1),
+                buffer("outside, too", 8, 17, 18, dma=True, runs=16),
             ),
             separations=(("separated", "double"),),
         )
@@ -190,6 +191,8 @@ def test_penalties_say_how_often_a_pipeline_waits():
     assert found[("double", "single")] == (48, 16)
     assert found[("double", "rare")] == (12, 4)
     assert found[("double", "outside")] == (1, 1)
+    # Each of the two lives through the loops that run its statements.
+    assert found[("outside", "outside, too")] == (1, 1)
     assert found[("double", "plain")] == (48, 16)
     assert found[("single", "rare")] == (4, 4)
     assert found[("single", "plain")] == (16, 16)
