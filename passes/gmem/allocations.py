@@ -71,16 +71,11 @@ def storage_span(
 def blocks_on_paths(
     memory: RelaxMemory, allocations: Iterable[PoolAllocation], value: Callable[[tir.Var], int]
 ) -> list[Blocks]:
-    """Return what a call takes from an empty pool on each path, at some values of dimensions."""
-    values, made = unit_values(memory, value), list(allocations)
-    paths = skipped_on_paths(memory.branches) or [()]
-    return [blocks_taken(made, values, skipped) for skipped in paths]
-
-
-def unit_values(memory: RelaxMemory, value: Callable[[tir.Var], int]) -> tuple[int, ...]:
-    """Return the value of each group's unit after the number 1, at some values of dimensions.
+    """Return what a call takes from an empty pool on each path, at some values of dimensions.
 
     Raises UnknownSizeError where one has none.
     """
     units = (group.unit for group in memory.groups)
-    return (1, *(1 if unit is None else max(value_of(unit, value), 0) for unit in units))
+    values = (1, *(1 if unit is None else max(value_of(unit, value), 0) for unit in units))
+    made, paths = list(allocations), skipped_on_paths(memory.branches) or [()]
+    return [blocks_taken(made, values, skipped) for skipped in paths]

@@ -11,14 +11,15 @@ under that pass, functions keep more and more of its storages, and in the end sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import combinations
 from typing import Any
 
-from passes.gmem.allocations import allocations_of, unit_values
+from passes.gmem.allocations import allocations_of
 from passes.gmem.counted_ways import (
     MOST,
     SIZES,
@@ -40,7 +41,7 @@ from passes.gmem.storages import (
     ways_of_group,
     with_own_storages,
 )
-from passes.ir import tir
+from passes.ir import nodes_in, tir
 from passes.planning import LiveRange
 from passes.relax import RelaxMemory, UnknownSizeError, value_of
 
@@ -78,9 +79,12 @@ def choose_placements(
     handed_on = any(memory.hands_on for memory in memories)
     host = options.host_device()
     sizes = _sizes(memories, stock, host)
+    dimensions = list(map(_dimensions, memories))
+    alone = [names[0] for names in dimensions if len(names) == 1]
+    tried = [[], [max(alone, key=alone.count, default="")]]
     chosen: dict[str, Placement] = {}
     served: dict[str, _Served] = {}
-    for memory in memories:
+    for memory, names in zip(memories, dimensions, strict=True):
         name, theirs = memory.name, stock[memory.name]
         is_known = memory.has_all_allocations and not (handed_on and memory.calls_unknown)
         paths = skipped_on_paths(memory.branches)
@@ -95,7 +99,7 @@ def choose_placements(
         if not is_known or callers[name] or paths is None:
             continue
         try:
-            measure = _measure(memory, paths, sizes, host)
+            measure = _measure(memory, paths, sizes, host, names not in tried)
             function = _open_ways(memory, theirs, right, measure, options, solvers)
         except UnknownSizeError:
             continue
@@ -141,7 +145,20 @@ def _sizes(
 
 
 def _value_at(unit: Any, size: int) -> int:
-    return size if isinstance(unit, tir.Var) else value_of(unit, lambda _variable: size)
+    """Return a unit's value; one of several variables may have any, so it is a size itself."""
+    one = isinstance(unit, tir.Var) or len(_variables([unit])) > 1
+    return size if one else value_of(unit, lambda _variable: size)
+
+
+def _variables(units: Iterable[Any]) -> list[str]:
+    found = {v.__chandle__(): str(v.name) for unit in units for v in nodes_in(unit, tir.Var)}
+    return sorted(found.values())
+
+
+def _dimensions(memory: RelaxMemory) -> list[str]:
+    """Return the unit that all sizes are multiples of, or the variables of several."""
+    units = {str(group.unit): group.unit for group in memory.groups if group.unit is not None}
+    return [*units] if len(units) == 1 else _variables(units.values())
 
 
 def _measure(
@@ -149,6 +166,7 @@ def _measure(
     paths: Sequence[Sequence[LiveRange]],
     tried: Sequence[int],
     host: int | None,
+    is_held: bool,
 ) -> Callable[[Placement], Way]:
     """Return a function that counts what the pool takes for a placement.
 
@@ -157,10 +175,8 @@ def _measure(
     constant = {0} | {n for n, group in enumerate(memory.groups, 1) if group.unit is None}
     sizes = tried if len(constant) <= len(memory.groups) else tried[:1]
 
-    def values_at(size: int) -> tuple[int, ...]:
-        return unit_values(memory, lambda _variable: size)
-
-    values = list(map(values_at, sizes))
+    units = [group.unit for group in memory.groups]
+    values = [(1, *(u is None or max(_value_at(u, size), 0) for u in units)) for size in sizes]
 
     def measure(placement: Placement) -> Way:
         made = list(allocations_of(memory, placement, host))
@@ -168,7 +184,10 @@ def _measure(
             [one for one in made if (one.unit in constant) is is_known]
             for is_known in (True, False)
         )
-        return Way(placement, known, unknown, paths, values)
+        named = [
+            ((one.pool[0], f"{['', *units][one.unit]} {one.pool[1]}"), one.count) for one in made
+        ]
+        return Way(placement, known, unknown, paths, values, Counter(named if is_held else ()))
 
     return measure
 
@@ -185,6 +204,8 @@ def _open_ways(
     shared, stock = measure(right), measure(theirs)
     most_stored = max(shared.stored, stock.stored)
     stock = stock if shared.is_open(stock, most_stored) else shared
+    if shared.held:
+        return _Served(memory, stock, most_stored, shared, (shared,), measure, lambda: [shared])
     group = memory.groups[0]
     of_groups = [ways_of_group(memory, group, options, solvers) for group in memory.groups]
     best = tuple(cheapest(g, ways) for g, ways in zip(memory.groups, of_groups, strict=True))
@@ -317,21 +338,25 @@ def _enlarged(function: _Served, way: Way, size: int, larger: int) -> Way:
         )
         for group, pieces in zip(function.memory.groups, way.placement, strict=True)
     )
-    if placement == way.placement:
+    if placement == way.placement or way.held:
         return way
     attempt = function.measure(placement)
     return attempt if attempt.is_open(function.stock, function.most_stored) else way
 
 
 def _excess(ours: Sequence[Way], stock: Sequence[Way]) -> int:
-    """Return the most bytes by which one pool for all, or for any two, takes more than stock's."""
-    mine, theirs = ([way.taken for way in each] for each in (ours, stock))
-    of_all = most_above(mine, theirs)
-    if of_all > 0:
-        return of_all
+    """Return the most bytes by which one pool for all, or for any two, takes more than stock's.
+
+    What others need is within stock's: it counts by the blocks that may be served by chance.
+    """
+    others = union(way.held for way in stock).total()
+    both = [(a.taken, b.taken) for a, b in zip(ours, stock, strict=True) if not b.held]
+    above = max(most_above(some, others) for some in [both, *([one] for one in both if others)])
+    if above > 0:
+        return above
     of_two = (
-        bytes_of_blocks(union((mine[one].every, mine[two].every)))
-        - bytes_of_blocks(union((theirs[one].every, theirs[two].every)))
-        for one, two in combinations(range(len(mine)), 2)
+        bytes_of_blocks(union(mine.every for mine, _ in two))
+        - bytes_of_blocks(union(theirs.every for _, theirs in two))
+        for two in combinations(both, 2)
     )
     return max([0, *of_two])

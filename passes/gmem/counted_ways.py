@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,7 +63,7 @@ class Taken:
         """Return whether no call takes more, nor calls of growing sizes from one pool."""
         pairs = zip(chain(*self.calls), chain(*other.calls), strict=True)
         return all(bytes_of_blocks(one) <= bytes_of_blocks(two) for one, two in pairs) and (
-            most_above([self], [other]) <= 0
+            most_above([(self, other)]) <= 0
         )
 
 
@@ -85,25 +86,30 @@ def _serve_also(pool: Blocks, blocks: Blocks) -> int:
     return taken
 
 
-def most_above(ours: Sequence[Taken], stock: Sequence[Taken]) -> int:
-    """Return the most bytes by which one pool for functions takes more than another.
+def most_above(both: Sequence[tuple[Taken, Taken]], others: int = 0) -> int:
+    """Return the most bytes by which one pool for functions takes more than another, or 0.
 
-    They are called in turns, all at one size, or at one after the other of `SIZES`.
+    They are called in turns, all at one size, or at one after the other of `SIZES`. Other functions
+    need as many blocks as `others`, of any sizes: each by chance that of one that only stock has.
     """
-    return max(one - two for one, two in zip(_pooled(ours), _pooled(stock), strict=True))
+    worst = 0
+    for (one, mine), (two, its) in zip(*map(_pooled, zip(*both, strict=True)), strict=True):
+        few = Counter(dict.fromkeys(two if others else (), others))
+        only = sorted((size for _, size in ((two & few) - (one & few)).elements()), reverse=True)
+        by_chance = bytes_of_blocks(one) - bytes_of_blocks(two) + sum(only[:others])
+        worst = max(worst, by_chance, mine - its)
+    return worst
 
 
-def _pooled(functions: Sequence[Taken]) -> Iterator[int]:
-    """Yield the bytes of a pool after calls at each size, and after those of `SIZES` up to it."""
+def _pooled(functions: Sequence[Taken]) -> Iterator[tuple[Blocks, int]]:
+    """Yield a pool after calls at each size, and its bytes after those of `SIZES` up to it."""
     so_far, total = Blocks(), 0
     for number in range(max(len(taken.once) for taken in functions)):
         once = Blocks()
         for taken in functions:
             _serve_also(once, taken.once[min(number, len(taken.once) - 1)])
-        yield bytes_of_blocks(once)
-        if number < len(SIZES):
-            total += _serve_also(so_far, once)
-            yield total
+        total += _serve_also(so_far, once) if number < len(SIZES) else 0
+        yield once, total
 
 
 def whole_pages(nbytes: int) -> int:
@@ -120,6 +126,7 @@ class Way:
     unknown: Sequence[PoolAllocation]  # And of sizes that only the running program knows
     paths: Sequence[Sequence[LiveRange]]  # The live ranges that each path skips
     values: Sequence[Sequence[int]]  # Of units, at each of the sizes that are tried
+    held: Blocks  # By unit, of a function that shares as stock does: its dimensions are not tried
 
     @cached_property
     def stored(self) -> int:

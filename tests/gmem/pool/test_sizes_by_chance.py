@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def storage_bytes(mod: tvm.IRModule, sizes: dict[str, int], default: int) -> lis
 def equal_pages(mod: tvm.IRModule, sizes: dict[str, int]) -> set[int]:
     """Return where an allocation of unknown size begins and ceases to have a constant one's pages.
 
-    All unknown sizes in these modules are multiples of one dimension.
+    The dimension is what `sizes` has not; other unknown sizes are multiples of it.
     """
     pairs = [*zip(*(storage_bytes(mod, sizes, size) for size in (1, 2)), strict=True)]
     pages = {-(-one // PAGE) for one, two in pairs if one == two}
@@ -109,16 +110,20 @@ def equal_pages(mod: tvm.IRModule, sizes: dict[str, int]) -> set[int]:
     return ends - {0}
 
 
-def check_every_size(lowered: tvm.IRModule, bounds: dict[str, int]) -> None:
-    """Hold each function, and all in one pool, against the stock plan."""
+def check_every_size(lowered: tvm.IRModule, *given: dict[str, int]) -> None:
+    """Hold each function, and all in one pool, against the stock plan.
+
+    Of each of the given values, one dimension has none: it gets every size that matters.
+    """
     stock, ours = STOCK(lowered), GMEMAllocate()(lowered)
     names = [str(v.name_hint) for v, f in ours.functions_items() if isinstance(f, relax.Function)]
     machines = [IdleMachine(mod) for mod in (stock, ours)]
-    sizes = {1, 2, 7, 64, *equal_pages(stock, bounds), *equal_pages(ours, bounds)}
-    for size in sorted(sizes):
-        for some in (*([name] for name in names), names):
-            theirs, mine = (one.apart(some, bounds, size) for one in machines)
-            assert mine <= theirs, (size, some)
+    for values in given:
+        sizes = {1, 2, 7, 64, *equal_pages(stock, values), *equal_pages(ours, values)}
+        for size in sorted(sizes):
+            for some in (*([name] for name in names), names):
+                theirs, mine = (one.apart(some, values, size) for one in machines)
+                assert mine <= theirs, (values, size, some)
 
 
 @pytest.mark.parametrize("scale", [1, 2])
@@ -131,17 +136,18 @@ def test_no_size_at_all_takes_more(scale: int):
 _WIDTHS = (16, 48, 64, 128, 256)
 
 
-def random_module(rng: random.Random) -> str:
-    """Return functions in which tensors of constant sizes and of ``n`` rows take turns."""
+def random_module(rng: random.Random, dims: Sequence[str] = ("n",)) -> str:
+    """Return functions in which tensors of constant sizes and of unknown rows take turns."""
     lines = ["@I.ir_module", "class Module:"]
     for number in range(rng.randint(1, 3)):
-        rows = ["n", "64", *rng.choices(["n", "24", "64", "200"], k=rng.randint(0, 2))]
+        rows = [rng.choice(dims), "64"]
+        rows += rng.choices([*dims, "24", "64", "200"], k=rng.randint(0, 2))
         params = (
             f'x{at}: R.Tensor(({count if count.isdigit() else repr(count)}, 64), "float32")'
             for at, count in enumerate(rows)
         )
         lines.append(f"    @R.function(pure=False)\n    def f{number}({', '.join(params)}):")
-        lines.append("        n = T.int64()")
+        lines += [f"        {name} = T.int64()" for name in dims if name in rows]
         made = [[(f"x{at}", 64)] for at in range(len(rows))]
         for step in range(rng.randint(6, 16)):
             stream = rng.choice(made)
@@ -168,3 +174,11 @@ def random_module(rng: random.Random) -> str:
 @pytest.mark.parametrize("seed", sample(range(60), *range(6)))
 def test_random_modules_take_no_more_at_any_size(seed: int):
     check_every_size(lower(parse(random_module(random.Random(seed))), fuse=False), {})
+
+
+@pytest.mark.parametrize("seed", sample(range(60), *range(6)))
+def test_random_modules_of_two_dimensions_take_no_more_at_any_sizes(seed: int):
+    """Here storages of one dimension may have the pages of those of another, too."""
+    source = random_module(random.Random(seed), ("n", "m"))
+    given = [{name: size} for name in ("n", "m") for size in (7, 300)]
+    check_every_size(lower(parse(source), fuse=False), *given)
