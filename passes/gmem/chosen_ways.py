@@ -80,8 +80,11 @@ def choose_placements(
     host = options.host_device()
     sizes = _sizes(memories, stock, host)
     dimensions = list(map(_dimensions, memories))
-    alone = [names[0] for names in dimensions if len(names) == 1]
-    tried = [[], [max(alone, key=alone.count, default="")]]
+    of_one = [
+        (names[0], m) for m, names in zip(memories, dimensions, strict=True) if len(names) == 1
+    ]
+    tensors = [name for name, m in of_one for g in m.groups if g.unit is not None for _ in g.every]
+    tried = [[], [max(tensors, key=tensors.count, default="")]]
     chosen: dict[str, Placement] = {}
     served: dict[str, _Served] = {}
     for memory, names in zip(memories, dimensions, strict=True):
@@ -109,7 +112,7 @@ def choose_placements(
             served[name] = function
     for (name, function), way in zip(served.items(), _serve(list(served.values())), strict=True):
         chosen[name] = way.placement
-        if way is function.right and len(function.ways) > 1:
+        if way is function.right and (way.held or len(function.ways) > 1):
             LOGGER.info("function %r: tensors share as StaticPlanBlockMemory shares them", name)
     return chosen
 
@@ -141,13 +144,14 @@ def _sizes(
         with suppress(UnknownSizeError):
             sizes = sizes_of_equal_pages(count, of, sorted(constants))
             found |= {at for at in sizes if all(many * by(at) <= MOST for many, by in grown)}
-    return [*SIZES, *sorted(found.difference(SIZES))]
+    has_products = any(len(_variables([unit])) > 1 for unit in unknown.values())
+    return [*SIZES, *sorted(found.union(SIZES) if has_products else found.difference(SIZES))]
 
 
-def _value_at(unit: Any, size: int) -> int:
-    """Return a unit's value; one of several variables may have any, so it is a size itself."""
-    one = isinstance(unit, tir.Var) or len(_variables([unit])) > 1
-    return size if one else value_of(unit, lambda _variable: size)
+def _value_at(unit: Any, size: int, is_dimension: bool = False) -> int:
+    """Return a unit's value at a size of all its variables, or the size itself for several."""
+    is_size = isinstance(unit, tir.Var) or (not is_dimension and len(_variables([unit])) > 1)
+    return size if is_size else value_of(unit, lambda _variable: size)
 
 
 def _variables(units: Iterable[Any]) -> list[str]:
@@ -176,7 +180,10 @@ def _measure(
     sizes = tried if len(constant) <= len(memory.groups) else tried[:1]
 
     units = [group.unit for group in memory.groups]
-    values = [(1, *(u is None or max(_value_at(u, size), 0) for u in units)) for size in sizes]
+    values = [
+        (1, *(u is None or max(_value_at(u, size, number < len(SIZES)), 0) for u in units))
+        for number, size in enumerate(sizes)
+    ]
 
     def measure(placement: Placement) -> Way:
         made = list(allocations_of(memory, placement, host))
@@ -301,10 +308,7 @@ def _improved(functions: Sequence[_Served], start: Sequence[Way]) -> list[Way]:
     """Change ways and sizes of storages as long as all functions together take less."""
     chosen, least = list(start), _together(start)
     for _ in range(_MOST_MOVES):
-        moved = next(
-            (one for one in _moves(functions, chosen) if _together(one) < least),
-            None,
-        )
+        moved = next((one for one in _moves(functions, chosen) if _together(one) < least), None)
         if moved is None:
             break
         chosen, least = moved, _together(moved)
@@ -345,10 +349,8 @@ def _enlarged(function: _Served, way: Way, size: int, larger: int) -> Way:
 
 
 def _excess(ours: Sequence[Way], stock: Sequence[Way]) -> int:
-    """Return the most bytes by which one pool for all, or for any two, takes more than stock's.
-
-    What others need is within stock's: it counts by the blocks that may be served by chance.
-    """
+    """Return the most bytes by which one pool for all, or for any two, takes more than stock's."""
+    # Functions of dimensions that are not tried need so many blocks, of any sizes, in both.
     others = union(way.held for way in stock).total()
     both = [(a.taken, b.taken) for a, b in zip(ours, stock, strict=True) if not b.held]
     above = max(most_above(some, others) for some in [both, *([one] for one in both if others)])

@@ -141,9 +141,8 @@ class Way:
     @cached_property
     def apart(self) -> tuple[Blocks, Blocks]:
         """The blocks that the pool takes for constant sizes, and for all values of others."""
-        return self._of(self.known, self.values[:1]).every, self._of(
-            self.unknown, self.values
-        ).every
+        known, unknown = self._of(self.known, self.values[:1]), self._of(self.unknown, self.values)
+        return known.every, unknown.every
 
     def _of(self, made: Sequence[PoolAllocation], at: Sequence[Sequence[int]]) -> Taken:
         return Taken(tuple(tuple(blocks_taken(made, v, by) for by in self.paths) for v in at))
