@@ -35,7 +35,8 @@ def test_networks_are_planned_in_fewer_bytes(name: str):
         both = list(zip(nbytes(mod, scale), nbytes(stock, scale), strict=True))
         assert all(mine <= theirs for mine, theirs in both)
         fewer = sum(mine for mine, _ in both) < sum(theirs for _, theirs in both)
-        assert fewer or mod is slots
+        as_stock = mod is ours and name == "translation_sequence"  # One function of two dimensions
+        assert fewer != as_stock or mod is slots
 
 
 def check_network(name: str) -> None:
