@@ -122,7 +122,8 @@ class FunctionAccesses:
     by_statement: dict[int, list[MemoryAccess]]
     # By the number of an enclosure, the number of accesses up to its end.
     ends: dict[int, int]
-    # Values of bound variables, with their enclosures, by the variable's handle.
+    # Values of bound variables, with their enclosures, by the variable's handle. Of one that is
+    # bound to several values the value is None; all enclosures of its bindings are listed.
     values: dict[int, Any]
     bound_in: dict[int, Enclosures]
     jumps: set[int]  # The numbers of the enclosures in which control may leave a statement
@@ -262,8 +263,12 @@ class _AccessWalk(NodeVisitor):
             of.aliases.append(op.buffer)
 
     def _bind(self, op: tir.Binding | tir.Let) -> None:
-        key = op.var.__chandle__()
-        self._found.values[key], self._found.bound_in[key] = op.value, self._around
+        key, values, bound_in = op.var.__chandle__(), self._found.values, self._found.bound_in
+        before = bound_in.setdefault(key, self._around)
+        if not op.value.same_as(values.setdefault(key, op.value)):
+            values[key] = None
+        if before[len(before) - len(self._around) :] != self._around:
+            bound_in[key] = (*before, *self._around)
 
     def _visit_binding(self, op: tir.Binding) -> None:
         self._bind(op)

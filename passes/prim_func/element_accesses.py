@@ -243,6 +243,8 @@ class ElementAccesses:
             known = self._around(around, at)
             if known is not None and known.variable == key:
                 return known.value
+        if key in self._found.values and self._found.values[key] is None:
+            return None  # It is bound to several values.
         bound = self._found.bound_in.get(key, ())
         places, here = (
             [(e.number, e.part) for e in each[self._depth :]] for each in (bound, around)

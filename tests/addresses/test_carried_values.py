@@ -8,8 +8,10 @@ from textwrap import indent
 
 import pytest
 from program_text import program
+from tvm.ir import Var
+from tvm.tirx import Bind
 
-from passes.ir import find_linear_access
+from passes.ir import find_linear_access, nodes_in, structural_map, with_body
 from passes.prim_func import find_memory_uses
 
 FILLED = "s[i] = x[i] for i in range(64)"
@@ -348,3 +350,20 @@ def main(x: 64, y: 64):
 def test_iterations_that_run_at_the_same_time_carry_nothing():
     text = in_loop(CARRIED["filled in the first round"]).replace("range(4)", "T.parallel(4)")
     assert carrying(text) == {}
+
+
+def test_a_variable_that_is_bound_twice_in_a_round_names_two_elements():
+    func = program("""
+def main(x: 64, y: 64):
+    for k in range(4):
+        a: global 64
+        written: T.let = k + 0
+        a[written] = x[k]
+        read: T.let = k - 1
+        y[k] = a[read]
+""")
+    one, other = (bind.var for bind in nodes_in(func.body, Bind))
+    body = structural_map(func.body, [(Var, lambda var: other if var.same_as(one) else var)])
+    for each in (func, with_body(func, body)):
+        (uses,) = find_memory_uses(find_linear_access(each))
+        assert uses.carrying is not None

@@ -8,7 +8,7 @@ from address_cases import elementwise, module, only_problem
 from address_runs import assert_same_results
 from program_text import program
 from tvm.ir import Var
-from tvm.tirx import For
+from tvm.tirx import Bind, For
 
 from passes.addresses.transform import plan_addresses
 from passes.ir import find_accesses, nodes_in, structural_map, with_body
@@ -503,6 +503,26 @@ def main(x: 64, y: 64, other: 64):
     assert only_problem(func).in_place == ()
     one, other = (x.loop_var for x in nodes_in(func.body, For) if int(x.extent) == 8)
     body = structural_map(func.body, [(Var, lambda var: one if var.same_as(other) else var)])
+    assert only_problem(with_body(func, body)).in_place == ()
+
+
+def test_a_variable_that_is_bound_twice_has_two_values():
+    func = program("""
+def main(x: 64, y: 64):
+    a, b: local.UB 64
+    t: local.UB 1
+    a[i] = x[i] for i in range(64)
+    for i in range(64):
+        source: T.let = 63 - i
+        t[0] = a[source]
+        target: T.let = i + 0
+        b[target] = t[0]
+    y[i] = b[i] for i in range(64)
+""")
+    assert only_problem(func).in_place == ()
+    one, other = (bind.var for bind in nodes_in(func.body, Bind))
+    body = structural_map(func.body, [(Var, lambda var: one if var.same_as(other) else var)])
+    assert [bind.var.same_as(one) for bind in nodes_in(body, Bind)] == [True, True]
     assert only_problem(with_body(func, body)).in_place == ()
 
 
