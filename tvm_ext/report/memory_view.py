@@ -36,6 +36,9 @@ from passes.simulation import Simulation
 from target_hw.memory import settle
 from tvm_ext.named_planners import STOCK
 
+BUILT = "as built"
+"""The name of the plan that a pass writes, where that is not its planner's own."""
+
 
 @dataclass(frozen=True)
 class Peak:

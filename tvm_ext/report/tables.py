@@ -90,12 +90,13 @@ def _table(kind: str, views: Sequence[MemoryView]) -> Table:
         if len(plans) == len(views):
             nbytes = max(one.plan.peak for one in plans)
             penalty = sum(one.plan.penalty for one in plans)
+            seconds = sum(one.seconds for one in plans)
             fits = sum(one.plan.fits for one in plans)
             more = (
                 "" if problem.capacity is None else _of_all(fits, len(plans)),
                 _proven(plans, nbytes == bound),
                 f"{penalty:,}" if penalty else "",
-                format_seconds(sum(one.seconds for one in plans)),
+                format_seconds(seconds) if seconds else "",
             )
             rows.append(row(planner, nbytes, *more))
     return Table(title, [*rows, row("lower bound", bound)], list(_wrong_stock(views)))

@@ -17,7 +17,15 @@ from target_hw.memory import target_label
 from tvm_ext.lowering import DEFAULT_TARGET, as_module, has_relax, known_target
 from tvm_ext.relax_passes import relax_stages
 from tvm_ext.report.ask import Ask
-from tvm_ext.report.memory_view import Axis, BufferNote, LeftAlone, MemoryView, planned
+from tvm_ext.report.memory_view import (
+    BUILT,
+    Axis,
+    BufferNote,
+    LeftAlone,
+    MemoryView,
+    PlannedProblem,
+    planned,
+)
 from tvm_ext.report.report import Finding
 from tvm_ext.text import Table, Tabular, counted, format_bytes
 
@@ -109,6 +117,13 @@ class LayerGroupReport(Tabular):
             )
         if any(one.result == _UNKNOWN for one in self.left):
             notes.append(f"not counted: tensors of {_UNKNOWN}")
+        if any(one.planned.local.bank_bytes for one in self.groups):
+            steps = sum(len(one.planned.steps.rows) for one in self.groups)
+            shared = sum(one.bank_conflicts for one in self.groups)
+            notes.append(
+                "places as built are spread over the banks of local memory: operands and transfers "
+                f"share one in {shared:,} of {counted(steps, 'time step')}"
+            )
         for lone in self.left if left else ():
             notes.append(f"{lone.layer} ({lone.result}) is left: {lone.reason}")
         lane = "".join(f" of {one.lmem_capacity:,}" for one in self.groups[:1])
@@ -276,21 +291,22 @@ def groups(mod: IRModule, target: Target, ask: Ask) -> Iterator[Finding]:
         group, function = summary.planned, summary.function
         name, problem = f"{function}, group {numbers[function]}", group.local.problem
         numbers[function] += 1
-        plans = tuple(
+        plans = [
             planned(problem, planner, solver=partial(_solve, group, planner))
             for planner in ask.names(problem)
-        )
+        ]
+        if group.local.bank_bytes:
+            plans.append(PlannedProblem(BUILT, problem, group.plan))
         axis, notes = _read_steps(name, group)
-        yield MemoryView(name, plans, axis, notes)
+        yield MemoryView(name, tuple(plans), axis, notes)
     yield from (LeftAlone(one.function, one.layer, one.reason, what="layer") for one in found.left)
     yield found.table(left=False)
 
 
 def _solve(group: layer_group.PlannedGroup, planner: str, problem: Problem) -> Plan:
-    """Plan a group as `LayerGroup` does; a plan that does not fit is shown as well."""
-    return layer_group.place(group.local, planner, group.steps) or solve(
-        problem, planner, layer_group.GROUP_BUDGET
-    )
+    """Plan a group as `LayerGroup` does before it looks at banks, or a plan that does not fit."""
+    plan = layer_group.place(group.local, planner)
+    return plan or solve(problem, planner, layer_group.GROUP_BUDGET)
 
 
 def _read_steps(name: str, group: layer_group.PlannedGroup) -> tuple[Axis, dict[str, BufferNote]]:

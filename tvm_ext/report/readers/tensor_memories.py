@@ -38,6 +38,7 @@ from tvm_ext.lowering import Reordered, capture_relax, lowered_for
 from tvm_ext.named_planners import STOCK
 from tvm_ext.report.ask import Ask
 from tvm_ext.report.memory_view import (
+    BUILT,
     Axis,
     BufferNote,
     LeftAlone,
@@ -54,9 +55,6 @@ from tvm_ext.text import Table, formula
 
 SLOTS = "whole slots"
 """The name of the plan in whole slots, in the place of a planner's name."""
-
-BUILT = "as built"
-"""The name of the plan of `GMEMAllocate` where it differs from its planner's own."""
 
 FUSED = "tensors, fused"
 """The contents of the memory of a network whose operators are fused."""
