@@ -292,7 +292,7 @@ def _arenas(func: PrimFunc, plan: AddressPlan) -> Iterator[Arena]:
         problem, sizes, members = scope.problem, [], []
         for buffer in problem.buffers:
             uses = scope.attached.allocations[buffer.name]
-            names = (uses.statement.buffer, *uses.aliases)
+            names = (uses.buffer, *uses.aliases)
             if apart.isdisjoint(name.__chandle__() for name in names):
                 sizes.append(buffer.size)
                 members.append((uses, scope.plan.offsets[buffer.name]))

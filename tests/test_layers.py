@@ -105,7 +105,8 @@ READERS = (
     "passes.relax",
     "passes.ir.linear_access",
     "passes.ir.statements",
-    "passes.prim_func.memory_uses",
+    "passes.ir.access_walk",
+    "passes.ir.carried_values",
     "passes.prim_func.problems",
 )
 WRITERS = (

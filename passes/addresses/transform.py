@@ -19,6 +19,7 @@ from passes.ir import (
     PrimFunc,
     Target,
     as_target,
+    find_accesses,
     find_linear_access,
     make_function_pass,
     nodes_in,
@@ -37,7 +38,6 @@ from passes.prim_func import (
     ProblemOptions,
     before_carrying_loops,
     drop_addresses,
-    find_memory_uses,
     find_problems,
     limits_of,
     memory_of,
@@ -81,7 +81,7 @@ def PlanAddresses(  # noqa: N802
     In address form the plan of any other function avoids the bytes that its callers hold while it
     runs; a function that may call itself again gets no addresses. A buffer that a call may still
     read or write after it has returned, such as an asynchronous copy, shares its bytes with no
-    other: see `find_memory_uses`.
+    other: see `passes.ir.find_accesses`.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def DropAddresses() -> Pass:  # noqa: N802
 def _out_of_carrying_loops(func: PrimFunc) -> PrimFunc:
     if not any(len(op.buffer.ty.allocated_addr) for op in nodes_in(func.body, tir.Allocation)):
         return func
-    return before_carrying_loops(func, find_memory_uses(find_linear_access(func)))
+    return before_carrying_loops(func, find_accesses(find_linear_access(func)).of)
 
 
 def drop_for_kernels() -> Pass:

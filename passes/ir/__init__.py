@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING
 from passes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from passes.ir.access_walk import find_accesses
     from passes.ir.accesses import (
-        Enclosure,
+        AllocationUses,
         Enclosures,
         FunctionAccesses,
         MemoryAccess,
-        find_accesses,
     )
     from passes.ir.buffers import (
+        DEFAULT_ALIGNMENT,
         allocated_bits,
+        allocation_entry,
         array_get,
+        asked_alignment,
         constant_count,
         element_type,
         is_dense,
@@ -29,8 +32,12 @@ if TYPE_CHECKING:
         new_dtype,
         storage_scope,
     )
-    from passes.ir.element_sets import Condition, ElementProofs, ElementSet
-    from passes.ir.linear_access import Access, LinearAccess, accessed_type, find_linear_access
+    from passes.ir.linear_access import (
+        Access,
+        LinearAccess,
+        accessed_type,
+        find_linear_access,
+    )
     from passes.ir.modules import (
         STOCK_MERGE,
         STOCK_REWRITE,
@@ -84,6 +91,5 @@ if TYPE_CHECKING:
         variables_of_params,
     )
     from passes.ir.tir import PrimFunc
-    from passes.ir.wide_numbers import Free, fills, number
 else:
     __getattr__ = lazy_names(__name__)

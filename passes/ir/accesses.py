@@ -8,34 +8,20 @@ or only where a condition holds. All other questions about accesses are asked of
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from passes.ir import tir
-from passes.ir.linear_access import LinearAccess
-from passes.ir.operators import (
-    ASYNC_COPIES,
-    ASYNCHRONOUS_SCOPES,
-    JUMPS,
-    STORES,
-    buffer_data_var,
-    is_address_of,
-    is_done_on_return,
-    is_tvm_access_ptr,
-    masked_index,
-    operator_name,
-    written_operands,
-)
-from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of
+from passes.ir.buffers import asked_alignment, items
+from passes.ir.operators import is_tvm_access_ptr, masked_index
+from passes.ir.storage_entries import AllocEntry
+from passes.ir.symbolic_bounds import does_not_wrap
 
-_PARALLEL_LOOP, _THREAD_LOOP = int(tir.LoopKind.PARALLEL), int(tir.LoopKind.THREAD_BINDING)
-_PARALLEL_REGION = "pragma_parallel_launch_point"
-"""The attribute of statements that each thread of a CPU runs, with memory of its own."""
-
-_LEND = (tir.Assertion, tir.Evaluation, tir.Loop, tir.If, tir.While)
-"""Statements that lend an address for the time that they take; others may keep it."""
-
-_READ, _WRITE = 1, 2  # The bits of what a pointer is for
+VECTOR_ALIGNMENT = 64
+"""The most alignment in bytes that a wide access asks for: that of a cache line."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -95,29 +81,117 @@ class MemoryAccess:
         return max(at for at, e in enumerate(self.around) if e.op.same_as(self.statement))
 
     @property
+    def accessed(self) -> Any:
+        """The type of what is loaded or stored; None where an address is handed on otherwise."""
+        if type(self.op) is tir.Var or is_tvm_access_ptr(self.op):
+            return None
+        is_store = type(self.op) is tir.Store
+        value = self.op.value if is_store else self.op
+        return (self.op.args[1] if masked_index(self.op) == 2 else value).ty.dtype
+
+    @property
+    def indices(self) -> list[Any]:
+        """Its indices, or the offset of a pointer."""
+        if type(self.op) is tir.Var:
+            return []
+        return [self.index] if type(self.op) is tir.Call else items(self.op.indices)
+
+    @property
     def is_conditional(self) -> bool:
         """Whether a condition within its statement decides whether it happens."""
         return any(each.part and not isinstance(each.op, tir.Statement) for each in self.around)
 
 
-@dataclass(eq=False, slots=True)
-class AllocationAccesses:
-    """The place of an allocation, its names, and the accesses to it."""
+@dataclass(eq=False)
+class AllocationUses:
+    """One allocation of a function, and how its memory is used."""
 
-    # The enclosures of each place in which its statement stands.
+    index: int  # In ``LinearAccess.allocs``
+    statement: tir.Allocation
+    alloc: AllocEntry
+    # The enclosures of each place of the body in which its statement stands.
     made: list[Enclosures] = field(default_factory=list)
     # The handle of the innermost parallel loop, parallel region or thread extent around it: each
     # iteration or thread has memory of its own. None for the whole function.
     owner: int | None = None
+    # Whether its owner has several threads that run at the same time on this memory. A block of one
+    # thread has memory of its own.
+    by_threads: bool = False
+    # The outermost loop around it that may carry a value in it from one round to the next.
+    carrying: tir.Loop | tir.While | None = None
     aliases: list[tir.Var] = field(default_factory=list)  # Buffers declared on its memory
     accesses: list[MemoryAccess] = field(default_factory=list)  # In program order
+
+    @property
+    def buffer(self) -> tir.Var:
+        """The buffer with which it is made."""
+        return self.statement.buffer
+
+    @property
+    def scope(self) -> str:
+        """Its storage scope."""
+        return str(self.alloc.scope)
+
+    @cached_property
+    def loop(self) -> tir.Loop | tir.While | None:
+        """The innermost loop around it, whose iterations take turns with its slots."""
+        around = (enclosure.op for enclosure in reversed(self.made[-1]))
+        return next((op for op in around if isinstance(op, (tir.Loop, tir.While))), None)
+
+    @cached_property
+    def stores(self) -> list[MemoryAccess]:
+        """The accesses that are stores."""
+        return [each for each in self.accesses if isinstance(each.op, tir.Store)]
+
+    @cached_property
+    def handed_on(self) -> list[MemoryAccess]:
+        """The accesses that hand its address on, so that not all is seen."""
+        return [each for each in self.accesses if each.is_address]
+
+    @cached_property
+    def escapes(self) -> bool:
+        """Whether something may keep its address beyond a statement, or go on accessing it."""
+        return any(each.escapes for each in self.accesses)
+
+    @cached_property
+    def dtypes(self) -> list[Any]:
+        """The element types by which indices count: those of its names and of pointers into it."""
+        names = (name.ty.dtype.dtype for name in (self.buffer, *self.aliases))
+        return list(dict.fromkeys([*names, *(each.dtype for each in self.accesses)]))
+
+    @property
+    def widths(self) -> list[int]:
+        """The bits of the elements that an index of the memory can count, in order."""
+        return sorted({dtype.bits * dtype.lanes for dtype in self.dtypes})
+
+    @property
+    def has_movable_indices(self) -> bool:
+        """Whether something may be added to each index: narrow and unsigned types would wrap."""
+        indices = (index for each in self.accesses for index in each.indices)
+        return all(does_not_wrap(index.ty.dtype) for index in indices)
+
+    def alignment(self, growth: Callable[[Any], int] = lambda _dtype: 1) -> int:
+        """Return the bytes that an offset of its memory is a multiple of.
+
+        `growth` says how many times as wide as declared the elements of a type are.
+        """
+        alignment = asked_alignment(self.buffer) or 1
+        for dtype in self.dtypes:
+            nbytes = -(-dtype.bits * growth(dtype) * dtype.lanes // 8)
+            alignment = math.lcm(alignment, max(1, nbytes))
+        accessed = dict.fromkeys(d for each in self.accesses if (d := each.accessed) is not None)
+        for dtype in accessed:
+            width = -(-dtype.bits * growth(dtype) * max(dtype.lanes, 1) // 8)
+            power_of_two = 1 << max(width - 1, 0).bit_length()
+            alignment = math.lcm(alignment, min(power_of_two, VECTOR_ALIGNMENT))
+        return alignment
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionAccesses:
     """All accesses of a function's statements to memory."""
 
-    of: tuple[AllocationAccesses, ...]  # By index in `LinearAccess.allocs`
+    of: tuple[AllocationUses, ...]  # By index in `LinearAccess.allocs`
     # By the handle of the statement that each stands in, also those to memory from outside.
     by_statement: dict[int, list[MemoryAccess]]
     # By the number of an enclosure, the number of accesses up to its end.
@@ -128,248 +202,3 @@ class FunctionAccesses:
     bound_in: dict[int, Enclosures]
     jumps: set[int]  # The numbers of the enclosures in which control may leave a statement
     threaded: set[int]  # The owners, by handle, whose memory several threads have at once
-
-
-def find_accesses(access: LinearAccess, lasting: frozenset[str] = frozenset()) -> FunctionAccesses:
-    """List the accesses to each allocation of a function, by its own and by its other names.
-
-    `lasting` is that of `is_done_on_return`. ValueError is raised when one name is declared for the
-    memory of two allocations, a thread extent begins inside another scope of threads, or a loop is
-    still bound to a thread.
-    """
-    return _AccessWalk(access, lasting).find()
-
-
-class _AccessWalk(NodeVisitor):
-    def __init__(self, access: LinearAccess, lasting: frozenset[str]) -> None:
-        self._access, self._lasting = access, lasting
-        self._of = tuple(AllocationAccesses() for _ in access.allocs)
-        self._found = FunctionAccesses(self._of, {}, {}, {}, {}, set(), set())
-        self._around: Enclosures = ()
-        self._statement: Any = None
-        self._visits = self._order = 0
-        self._owners: list[int] = []
-        self._in_thread_env = False
-        # Whether the expression that the walk is in may keep an address that it is given, or copies
-        # there until a thread waits.
-        self._keeps = self._copies = False
-        # Whether the statement that the walk is in may still read or write after it is done.
-        self._goes_on = False
-
-    def find(self) -> FunctionAccesses:
-        self._visit(nodes_of(self._access.body))
-        return self._found
-
-    def _of_buffer(self, buffer: Any) -> AllocationAccesses | None:
-        """Return what is known of the memory that a variable names."""
-        entry = None if buffer is None else self._access.buffers.get(buffer.__chandle__())
-        return self._of[entry.root] if entry is not None and entry.root >= 0 else None
-
-    def _visit_parts(self, op: Any) -> None:
-        outer = self._keeps, self._statement
-        if isinstance(op, tir.Statement):
-            self._keeps, self._statement = not isinstance(op, _LEND), op
-        super()._visit_parts(op)
-        if type(op) is tir.Store:
-            self._note(op.buffer, op, _WRITE, _flat(op.indices))
-        self._keeps, self._statement = outer
-
-    # Statements with a body, and choices
-
-    def _visit_body(self, op: Any, is_owner: bool = False) -> None:
-        outer, number = (self._around, self._keeps, self._statement), self._visits
-        self._visits += 1
-        self._keeps, self._statement = not isinstance(op, _LEND), op
-        if is_owner:
-            self._owners.append(op.__chandle__())
-        for part, nodes in enumerate(parts_of(op)):
-            self._around = (*outer[0], Enclosure(op, part, number))
-            self._visit(nodes)
-        if is_owner:
-            self._owners.pop()
-        self._around, self._keeps, self._statement = outer
-        self._found.ends[number] = self._order
-
-    _visit_if = _visit_while = _visit_other = _visit_body
-
-    def _visit_loop(self, op: tir.Loop) -> None:
-        if op.kind == _THREAD_LOOP:
-            raise ValueError(
-                f"loop {op.loop_var.name!r} is bound to a thread; run LowerOpaqueBlock first"
-            )
-        is_parallel = op.kind == _PARALLEL_LOOP
-        if is_parallel and self._owners and self._owners[-1] in self._found.threaded:
-            self._found.threaded.add(op.__chandle__())
-        self._visit_body(op, is_parallel)
-
-    def _visit_attribute(self, op: tir.Attribute) -> None:
-        name, before = op.attr_key, (self._in_thread_env, self._goes_on)
-        is_thread = name == "thread_extent" and not self._in_thread_env
-        if name == "virtual_thread" and self._in_thread_env:
-            raise ValueError("a virtual thread begins inside a thread extent")
-        self._in_thread_env |= is_thread
-        self._goes_on |= name in ASYNCHRONOUS_SCOPES or name == _PARALLEL_REGION
-        is_owner = is_thread or name in ("virtual_thread", _PARALLEL_REGION)
-        # An extent without the tag of a thread may be of any thread.
-        tag = str(getattr(op.node, "thread_tag", ""))
-        if name == "virtual_thread" or (
-            name == "thread_extent" and not tag.startswith("blockIdx.")
-        ):
-            self._found.threaded.update((*self._owners, op.__chandle__()))
-        self._visit_body(op, is_owner)
-        self._in_thread_env, self._goes_on = before
-
-    def _visit_choice(self, op: Any) -> None:
-        # Without recursion: they nest as deep as a concatenation has tensors.
-        outer = self._around
-        waiting = [(op, outer)]
-        while waiting:
-            node, self._around = waiting.pop()
-            if not is_choice(node):
-                self._visit([node])
-                continue
-            number = self._visits
-            self._visits += 1
-            parts = [
-                (inner, (*self._around, Enclosure(node, part, number)))
-                for part, nodes in enumerate(parts_of(node))
-                for inner in nodes
-            ]
-            waiting += reversed(parts)
-        self._around = outer
-
-    # Definitions
-
-    def _visit_allocation(self, op: tir.Allocation) -> None:
-        of = self._of_buffer(op.buffer)
-        if of is None:
-            raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
-        of.made.append(self._around)
-        of.owner = self._owners[-1] if self._owners else None
-        self._visit_parts(op)
-
-    def _visit_declaration(self, op: tir.Declaration) -> None:
-        of, source = self._of_buffer(op.buffer), buffer_data_var(op.data)
-        if source is None or not tir.is_buffer(source):
-            if of is not None:
-                raise ValueError(f"buffer {op.buffer.name!r} is both allocated and declared")
-            self._visit_parts(op)
-        elif self._of_buffer(source) is not of:
-            raise ValueError(
-                f"buffer {op.buffer.name!r} is declared as a name of different memory in "
-                "different places"
-            )
-        elif of is not None:
-            of.aliases.append(op.buffer)
-
-    def _bind(self, op: tir.Binding | tir.Let) -> None:
-        key, values, bound_in = op.var.__chandle__(), self._found.values, self._found.bound_in
-        before = bound_in.setdefault(key, self._around)
-        if not op.value.same_as(values.setdefault(key, op.value)):
-            values[key] = None
-        if before[len(before) - len(self._around) :] != self._around:
-            bound_in[key] = (*before, *self._around)
-
-    def _visit_binding(self, op: tir.Binding) -> None:
-        self._bind(op)
-        self._visit_parts(op)
-
-    def _visit_let(self, op: tir.Let) -> None:
-        self._bind(op)
-        value, body = parts_of(op)
-        # Uses of its variable are not followed.
-        outer, self._keeps = self._keeps, True
-        self._visit(value)
-        self._keeps = outer
-        self._visit(body)
-
-    # Accesses
-
-    def _note(
-        self,
-        buffer: Any,
-        op: Any,
-        mask: int,
-        index: Any = None,
-        *,
-        extent: Any = None,
-        dtype: Any = None,
-        is_whole: bool = True,
-        is_address: bool = False,
-        is_described: bool = False,
-    ) -> None:
-        entry = None if buffer is None else self._access.buffers.get(buffer.__chandle__())
-        if entry is None and (is_address or buffer is None):
-            return  # A pointer that the function has from outside
-        dtype = buffer.ty.dtype.dtype if dtype is None else dtype
-        fate = is_address and self._keeps, is_address and self._copies, self._goes_on
-        what = buffer, op, bool(mask & _READ), bool(mask & _WRITE), index, extent, dtype
-        where = self._around, self._statement, self._order
-        found = MemoryAccess(*what, *where, is_whole, is_address, is_described, *fate)
-        self._order += 1
-        self._found.by_statement.setdefault(self._statement.__chandle__(), []).append(found)
-        if entry is not None and entry.root >= 0:
-            self._of[entry.root].accesses.append(found)
-
-    def _visit_load(self, op: tir.Load) -> None:
-        self._visit_parts(op)
-        self._note(op.source, op, _READ, _flat(op.indices))
-
-    def _visit_var(self, buffer: tir.Var) -> None:
-        """Note a buffer that is handed on as a whole, so that any element may be accessed."""
-        self._note_address(buffer, buffer)
-
-    def _note_address(self, buffer: tir.Var, op: Any) -> None:
-        self._note(buffer, op, _READ | _WRITE, is_whole=False, is_address=True)
-
-    def _visit_call(self, op: tir.Call) -> None:
-        name, outer = operator_name(op.op), (self._keeps, self._copies)
-        if name in JUMPS:
-            self._found.jumps.update(enclosure.number for enclosure in self._around)
-        if name in ASYNC_COPIES:
-            self._keeps, self._copies = False, True
-        elif not is_done_on_return(op, self._lasting):
-            self._keeps, self._copies = True, False
-        for operand in written_operands(op):
-            self._visit_var(operand.source)
-        parts, at = parts_of(op), masked_index(op)
-        if at is not None:
-            self._keeps = self._copies = False  # A value is accessed, and no address is kept.
-            parts[0] = []
-        elif is_address_of(op) and type(op.args[0]) is tir.Load:
-            self._visit_parts(op.args[0])
-            self._note_address(op.args[0].source, op.args[0])
-            parts = []
-        elif is_tvm_access_ptr(op) and buffer_data_var(op.args[1]) is not None:
-            parts[1] = []
-        first_stored = STORES.get(name, len(parts))
-        for number, part in enumerate(parts):
-            if number >= first_stored:
-                self._keeps, self._copies = True, False
-            self._visit(part)
-        if at is not None:
-            mask = _READ if at == 1 else _WRITE
-            self._note(op.args[0], op, mask, op.args[at], is_whole=False, is_address=True)
-        elif is_tvm_access_ptr(op):
-            self._note_pointer(op)
-        self._keeps, self._copies = outer
-
-    def _note_pointer(self, op: tir.Call) -> None:
-        dtype, data, offset, extent, mask = op.args
-        said = mask.value & (_READ | _WRITE) if isinstance(mask, tir.IntConstant) else 0
-        self._note(
-            buffer_data_var(data),
-            op,
-            said or _READ | _WRITE,  # A mask of neither says nothing.
-            offset,
-            extent=extent,
-            dtype=dtype.ty.dtype,
-            is_whole=bool(said),
-            is_address=True,
-            is_described=isinstance(mask, tir.IntConstant) and mask.value in (1, 2, 3),
-        )
-
-
-def _flat(indices: Any) -> Any:
-    """Return the one index of an access to flat memory; None where there are others."""
-    return indices[0] if len(indices) == 1 else None

@@ -9,9 +9,16 @@ from typing import Any
 import tvm_ffi
 
 from passes.ir import tir
-from passes.ir.storage_entries import ElementType
+from passes.ir.storage_entries import AllocEntry, ElementType
 from passes.ir.structural import nodes_in
 from target_hw.storage_scope import StorageScope, parse_storage_scope
+
+DEFAULT_ALIGNMENT = 64
+"""Default alignment in bytes, for a memory that no target describes.
+
+TVM's runtime gives every allocation this alignment (``kAllocAlignment``), and extern code may
+count on it.
+"""
 
 new_dtype = tvm_ffi.dtype
 """``new_dtype(name)``: a type of elements, such as ``"float32x4"``."""
@@ -63,6 +70,16 @@ def storage_scope(buffer: tir.Var) -> StorageScope:
         raise ValueError(f"buffer {buffer.name!r}: {error}") from error
 
 
+def asked_alignment(buffer: tir.Var) -> int | None:
+    """Return the alignment in bytes that the program asks for; None for TVM's default.
+
+    TVM writes `DEFAULT_ALIGNMENT` into each buffer that asks for none, so a program that asks for
+    just that is no different from one that asks for nothing.
+    """
+    alignment = int(buffer.ty.data_alignment)
+    return None if alignment == DEFAULT_ALIGNMENT else alignment
+
+
 def is_same_type(one: tir.Type, other: tir.Type) -> bool:
     """Return whether two types are equal; the fast path is that they are one object."""
     if one.same_as(other):
@@ -85,6 +102,16 @@ def constant_count(shape: Iterable[Any]) -> int | None:
             return None
         count *= extent.value
     return count
+
+
+def allocation_entry(op: tir.Allocation) -> AllocEntry:
+    """Return what a planner sees of an allocation."""
+    buffer = op.buffer
+    extents, element = items(buffer.ty.shape), element_type(buffer.ty.dtype)
+    count, scope = constant_count(extents), storage_scope(buffer)
+    nbits = element.nbits * (count or 0)
+    is_symbolic, ndim = count is None, len(extents)
+    return AllocEntry(buffer.name, scope, element, is_symbolic, nbits, ndim, is_volatile(op))
 
 
 def is_dense(ramp: tir.Ramp) -> bool:

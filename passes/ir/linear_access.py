@@ -10,13 +10,11 @@ from tvm.ir import Op
 
 from passes.ir import tir
 from passes.ir.buffers import (
+    allocation_entry,
     array_size,
-    constant_count,
     element_type,
     is_same_type,
-    is_volatile,
     items,
-    storage_scope,
 )
 from passes.ir.operators import (
     buffer_data_var,
@@ -203,17 +201,12 @@ class LinearAccessPatternFinder(NodeVisitor):
         self._declare(buffer, BufferEntry(_OUTSIDE, buffer, 0))
 
     def _visit_allocation(self, op: tir.Allocation) -> None:
-        found, buffer = self.found, op.buffer
-        key, ty = buffer.__chandle__(), buffer.ty
-        extents, element = items(ty.shape), element_type(ty.dtype)
-        count, ndim = constant_count(extents), len(extents)
-        if count is None:
+        found, buffer, entry = self.found, op.buffer, allocation_entry(op)
+        key, ndim = buffer.__chandle__(), entry.num_physical_dimensions
+        if entry.is_symbolic:
             self._visit_parts(op)
-        nbits = element.nbits * (count or 0)
-        scope, volatile = storage_scope(buffer), is_volatile(op)
-        if volatile:
+        if entry.is_volatile:
             self._accesses.append(ANY_BUFFER)
-        entry = AllocEntry(buffer.name, scope, element, count is None, nbits, ndim, volatile)
         known = self._buffers.get(key)
         if known is None:
             root = len(found.allocs)

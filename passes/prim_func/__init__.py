@@ -17,13 +17,6 @@ from passes.prim_func.function_problems import (
     FunctionProblems,
     pairs_that_take_turns,
 )
-from passes.prim_func.memory_uses import (
-    DEFAULT_ALIGNMENT,
-    AllocationUses,
-    asked_alignment,
-    find_memory_uses,
-    memory_uses,
-)
 from passes.prim_func.module_calls import (
     Callers,
     CallGraph,

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from passes.ir import (
+    AllocationUses,
     Callbacks,
     PrimFunc,
     constant_count,
@@ -15,7 +16,6 @@ from passes.ir import (
     tir,
     with_body,
 )
-from passes.prim_func.memory_uses import AllocationUses
 
 VIEWS_REFUSE = ("global", "shared", "shared.dyn", "local")
 """Scopes in which TVM's `DeclBuffer` takes no buffer that has an address."""
@@ -44,7 +44,7 @@ def before_carrying_loops(func: PrimFunc, uses: Iterable[AllocationUses]) -> Pri
     """
     moved: dict[int, list[tir.Allocation]] = {}
     for use in uses:
-        if use.carrying is not None and constant_count(use.statement.buffer.ty.shape) is not None:
+        if use.carrying is not None and constant_count(use.buffer.ty.shape) is not None:
             moved.setdefault(use.carrying.__chandle__(), []).append(use.statement)
     if not moved:
         return func

@@ -20,6 +20,8 @@ from itertools import compress
 from typing import Any
 
 from passes.ir import (
+    DEFAULT_ALIGNMENT,
+    AllocationUses,
     Callbacks,
     PrimFunc,
     new_dtype,
@@ -41,7 +43,6 @@ from passes.ir.operators import (
     masked_index,
 )
 from passes.prim_func.arena_views import OffsetTable, View, from_the_start, index_type
-from passes.prim_func.memory_uses import DEFAULT_ALIGNMENT, AllocationUses
 
 _NO_ALIAS = "tirx.noalias"
 
@@ -152,7 +153,7 @@ class _ArenaRewriter:
             self._attached.add(arena.owner, tir.Allocation(memory))
             if arena.keeps_indices:
                 for uses, (offset,) in arena.members:
-                    self._add_address(uses.statement.buffer, memory, offset)
+                    self._add_address(uses.buffer, memory, offset)
             else:
                 self._add_views(arena, memory)
 
@@ -160,7 +161,7 @@ class _ArenaRewriter:
         is_read = [len(at) > 1 or not uses.has_movable_indices for uses, at in arena.members]
         table = OffsetTable(arena.size, compress(arena.members, is_read))
         for (uses, offsets), reads in zip(arena.members, is_read, strict=True):
-            buffer = uses.statement.buffer
+            buffer = uses.buffer
             offset, read = table.read(uses, offsets) if reads else (offsets[0], {})
             for named in (buffer, *uses.aliases):
                 key = named.__chandle__()

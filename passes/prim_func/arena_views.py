@@ -21,9 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from passes.ir import does_not_wrap, tir
+from passes.ir import AllocationUses, does_not_wrap, tir
 from passes.ir.operators import address_of
-from passes.prim_func.memory_uses import AllocationUses
 
 _INT32_MAX = 2**31 - 1
 
@@ -103,7 +102,7 @@ class OffsetTable:
         """Return a buffer's offset in bytes, and what is added to it, in elements by their bits."""
         known = offsets[0] if uses.has_movable_indices else 0
         parts = [offset - known for offset in offsets]
-        name, turn = uses.statement.buffer.name, _turn(len(offsets), uses.loop)
+        name, turn = uses.buffer.name, _turn(len(offsets), uses.loop)
         loop: Any = None if turn is None else uses.loop
         if turn is None:
             parts, turn = parts[:1], tir.IntConstant("int32", 0)

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from passes.ir import Bound, FunctionAccesses, LinearAccess
+from passes.ir import AllocationUses, Bound, FunctionAccesses, LinearAccess
 from passes.planning import LiveRange, Problem
-from passes.prim_func.memory_uses import AllocationUses
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ class FunctionProblems:
     bounds: tuple[Bound, ...]  # The bounds of variables that the planned sizes assume
     access: LinearAccess  # The function, as it was read, and which statement touches what
     accesses: FunctionAccesses
-    uses: Sequence[AllocationUses]  # The uses of its allocations' memory, by index
 
 
 def pairs_that_take_turns(

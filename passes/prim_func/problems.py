@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any
 
 from passes.ir import (
+    DEFAULT_ALIGNMENT,
     NO_LOWER,
+    AllocationUses,
     Bound,
     PrimFunc,
     bounds_at_entry,
@@ -34,10 +36,9 @@ from passes.prim_func.function_problems import (
     FunctionProblems,
     pairs_that_take_turns,
 )
-from passes.prim_func.in_place_pairs import InPlacePairs
-from passes.prim_func.memory_uses import DEFAULT_ALIGNMENT, AllocationUses, memory_uses
+from passes.prim_func.in_place_pairs import may_be_in_place
 from passes.prim_func.module_calls import Callers
-from passes.prim_func.thread_races import racing_pairs
+from passes.prim_func.thread_races import is_shared, racing_pairs
 from target_hw.memory import MemoryHierarchy, MemoryScope
 
 MOST_SLOTS = 256  # Slots of one buffer beyond which it is refused: each is placed by itself
@@ -127,7 +128,7 @@ class _ProblemReader:
             where = f"buffer {buffer.name!r} in {buffer.ty.storage_scope or 'global'}"
             raise ValueError(f"{where} is accessed but not declared before")
         self._accesses = find_accesses(self._access, options.callers.lasting)
-        self._uses = memory_uses(self._access, self._accesses)
+        self._uses = self._accesses.of
         self._at_entry = bounds_at_entry(func, dict(options.upper_bounds))
         # The positions at which each owner runs: the function, parallel loops, thread extents.
         sequence = self._access.sequence
@@ -141,10 +142,10 @@ class _ProblemReader:
         self._sizes = [self._size(uses) for uses in self._uses]
         # The scopes in which a buffer of unknown size asks for an address.
         self._unknown = {
-            self._scope(uses)
+            uses.scope
             for uses in self._uses
             if self._sizes[uses.index] is None and options.addressed and self._is_used(uses)
-            if len(uses.statement.buffer.ty.allocated_addr)
+            if len(uses.buffer.ty.allocated_addr)
         }
 
     def read(self) -> FunctionProblems:
@@ -153,16 +154,16 @@ class _ProblemReader:
         remarks: list[AllocationNote] = []
         bounds: dict[int, Bound] = {}
         names: set[str] = set()
-        for uses, alloc in zip(self._uses, self._access.allocs, strict=True):
-            scope, reason = self._scope(uses), self._reason_to_leave(uses)
-            note = partial(AllocationNote, alloc.name, scope)
+        for uses in self._uses:
+            scope, reason = uses.scope, self._reason_to_leave(uses)
+            note = partial(AllocationNote, uses.alloc.name, scope)
             if reason is not None:
                 # Of a buffer without elements nothing is used, wherever it stands.
                 size, _ = self._sizes[uses.index] or (None, ())
                 is_used = self._is_used(uses) and (size is None or size > 0)
                 left_alone.append(note(reason, is_used))
                 continue
-            groups.setdefault((uses.owner, scope), {})[unique_name(alloc.name, names)] = uses
+            groups.setdefault((uses.owner, scope), {})[unique_name(uses.alloc.name, names)] = uses
             if self._slots(uses) < _asked_slots(uses):
                 text = (
                     "no loop is around its allocation whose iterations could take turns with slots"
@@ -177,16 +178,13 @@ class _ProblemReader:
                     bounds[key] = bound
         problems, assumed = tuple(self._attached(groups)), tuple(bounds.values())
         notes = tuple(left_alone), tuple(remarks)
-        return FunctionProblems(problems, *notes, assumed, self._access, self._accesses, self._uses)
-
-    def _scope(self, uses: AllocationUses) -> str:
-        return str(self._access.allocs[uses.index].scope)
+        return FunctionProblems(problems, *notes, assumed, self._access, self._accesses)
 
     # Buffers that are left alone
 
     def _reason_to_leave(self, uses: AllocationUses) -> str | None:
         """Say why an allocation keeps memory of its own, if it does."""
-        options, alloc, scope = self._options, self._access.allocs[uses.index], self._scope(uses)
+        options, alloc, scope = self._options, uses.alloc, uses.scope
         described = options.memory is not None and scope in options.memory
         if options.scopes is not None and scope not in options.scopes:
             return "its scope is not asked for"
@@ -198,7 +196,7 @@ class _ProblemReader:
         if uses.owner not in self._ranges:
             return "each thread of a parallel region has its own"
         size, _ = self._sizes[uses.index] or (None, ())
-        addresses = len(uses.statement.buffer.ty.allocated_addr)
+        addresses = len(uses.buffer.ty.allocated_addr)
         # Other chips' addresses may be pairs, as of a bank and an offset.
         if options.addressed and addresses and addresses == self._slots(uses) and size:
             return None
@@ -208,12 +206,10 @@ class _ProblemReader:
             return "the size of its elements is known at run time only"
         if alloc.num_physical_dimensions != 1:
             return f"it has {alloc.num_physical_dimensions} dimensions"
-        if uses.count > 1:
+        if len(uses.made) > 1:
             return "it is allocated in several places"
         if size is None:
-            variables = (
-                v.name for e in uses.statement.buffer.ty.shape for v in nodes_in(e, tir.Var)
-            )
+            variables = (v.name for e in uses.buffer.ty.shape for v in nodes_in(e, tir.Var))
             names = (
                 ", ".join(dict.fromkeys(map(str, variables))) or "a value in memory, or a call's"
             )
@@ -232,7 +228,7 @@ class _ProblemReader:
                 return "each iteration or thread has its own, in memory that all of them share"
         elif alloc.is_volatile:
             return "it is volatile"
-        elif uses.by_threads and alloc.scope.is_shared_by_threads:
+        elif is_shared(uses):
             return "threads share it, and TVM goes by the buffer where it places their barriers"
         elif any(dtype.bits % 8 for dtype in uses.dtypes):
             return "its elements are no whole bytes"
@@ -242,10 +238,10 @@ class _ProblemReader:
         return uses.index in self._touched or uses.escapes
 
     def _size(self, uses: AllocationUses) -> tuple[int, tuple[Bound, ...]] | None:
-        alloc, shape = self._access.allocs[uses.index], uses.statement.buffer.ty.shape
+        alloc, shape = uses.alloc, uses.buffer.ty.shape
         if alloc.element.is_scalable:
             return None
-        growth = self._growth(uses.statement.buffer.ty.dtype.dtype)
+        growth = self._growth(uses.buffer.ty.dtype.dtype)
         if not alloc.is_symbolic:
             return -(-alloc.const_nbits * growth // 8), ()
         if len(shape) != 1:
@@ -270,13 +266,13 @@ class _ProblemReader:
 
     def _pinned(self, uses: AllocationUses, size: int) -> tuple[int, ...] | None:
         """Return the offsets that the program itself asks for."""
-        addresses, scope = uses.statement.buffer.ty.allocated_addr, self._scope(uses)
+        addresses, scope = uses.buffer.ty.allocated_addr, uses.scope
         if not len(addresses):
             return None
         memory = self._options.memory_of(scope)
         taken = self._options.callers.taken.get(scope, ())
         for address in addresses:
-            where = f"buffer {uses.statement.buffer.name!r} in {scope}: its allocated_addr"
+            where = f"buffer {uses.buffer.name!r} in {scope}: its allocated_addr"
             if not isinstance(address, tir.IntConstant):
                 raise ValueError(f"{where} must be constants, got {address}")
             begin = int(address.value)
@@ -293,8 +289,7 @@ class _ProblemReader:
         return 1 if uses.loop is None or uses.carrying is not None else _asked_slots(uses)
 
     def _live(self, uses: AllocationUses) -> LiveRange:
-        is_volatile = self._access.allocs[uses.index].is_volatile
-        if uses.escapes or is_volatile or uses.count != 1:
+        if uses.escapes or uses.alloc.is_volatile or len(uses.made) != 1:
             return self._ranges[uses.owner]
         return self._touched[uses.index]
 
@@ -320,7 +315,7 @@ class _ProblemReader:
                 and self._ranges[around][0] <= begin
                 and end <= self._ranges[around][1]
             )
-            racing = tuple(racing_pairs(allocations, self._access))
+            racing = tuple(racing_pairs(allocations))
             separated = {frozenset(pair) for pair in racing}
             pairs = self._in_place(allocations) if self._options.detect_inplace else ()
             safe = tuple(pair for pair in pairs if frozenset(pair) not in separated)
@@ -340,36 +335,36 @@ class _ProblemReader:
 
         They are safe if both use the same slot index; `pairs_that_take_turns` asks for that.
         """
-        pairs = InPlacePairs(self._access, self._accesses, self._uses)
         sequence = self._access.sequence
         # A buffer that only a kept pointer reaches is touched by no entry of the sequence. Elements
         # that TVM widens later are at other bytes than the pairs assume.
         seen = {
-            name: uses.index
+            name: uses
             for name, uses in allocations.items()
             if uses.index in self._touched
-            and uses.count == 1
+            and len(uses.made) == 1
             and uses.carrying is None
-            and self._growth(uses.statement.buffer.ty.dtype.dtype) == 1
+            and self._growth(uses.buffer.ty.dtype.dtype) == 1
         }
         beginning: dict[int, list[str]] = {}
-        for name, index in seen.items():
-            beginning.setdefault(self._touched[index][0], []).append(name)
+        for name, uses in seen.items():
+            beginning.setdefault(self._touched[uses.index][0], []).append(name)
         found: set[frozenset[str]] = set()  # Two lives within one statement may qualify both ways.
-        for source, index in seen.items():
-            last = self._touched[index][1] - 1
+        for source, uses in seen.items():
+            last = self._touched[uses.index][1] - 1
             first = last + min(sequence[last].scope_pair_offset, 0)
             for destination in beginning.get(first, ()):
                 pair = frozenset((source, destination))
                 if destination == source or pair in found:
                     continue
-                if pairs.allows(first, seen[destination], index):
+                both = seen[destination], uses
+                if may_be_in_place(self._access, self._accesses, first, *both):
                     found.add(pair)
                     yield source, destination
 
 
 def _asked_slots(uses: AllocationUses) -> int:
-    buffer = uses.statement.buffer
+    buffer = uses.buffer
     value = uses.statement.annotations.get(_MULTI_BUFFER, 1)
     slots = getattr(value, "value", value)
     where = f"buffer {buffer.name!r} in {buffer.ty.storage_scope or 'global'}"

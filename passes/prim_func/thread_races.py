@@ -18,34 +18,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
-from passes.ir import LinearAccess
-from passes.ir.storage_entries import AllocEntry
-from passes.prim_func.memory_uses import AllocationUses
+from passes.ir import AllocationUses
 
 _SYNCHRONIZED = ("shared", "shared.dyn", "warp")
 """The storage scopes in which TVM places barriers between the threads of a block."""
 
 
-def racing_pairs(
-    allocations: Mapping[str, AllocationUses], access: LinearAccess
-) -> Iterator[tuple[str, str]]:
+def racing_pairs(allocations: Mapping[str, AllocationUses]) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a problem's buffers that would race if they had addresses in common."""
-    shared = [
-        name
-        for name, uses in allocations.items()
-        if uses.by_threads and access.allocs[uses.index].scope.is_shared_by_threads
-    ]
-    return combinations(shared, 2)
+    return combinations([name for name, uses in allocations.items() if is_shared(uses)], 2)
 
 
-def races_with_any(alloc: AllocEntry, uses: AllocationUses) -> bool:
-    """Return whether an allocation would race with any other of its element type in its bytes."""
-    if not (uses.by_threads and alloc.scope.is_shared_by_threads):
-        return False
-    return not _is_synchronized(alloc, uses) or len(uses.widths) > 1
+def races_with_any(uses: AllocationUses) -> bool:
+    """Return whether an allocation would race with any other of its element type in its bytes.
 
-
-def _is_synchronized(alloc: AllocEntry, uses: AllocationUses) -> bool:
-    """Return whether TVM sees each access when it places barriers; it follows no bare address."""
+    TVM follows no bare address when it places barriers.
+    """
     is_seen = all(each.is_described for each in uses.handed_on)
-    return is_seen and str(alloc.scope) in _SYNCHRONIZED
+    is_synchronized = is_seen and uses.scope in _SYNCHRONIZED
+    return is_shared(uses) and not (is_synchronized and len(uses.widths) == 1)
+
+
+def is_shared(uses: AllocationUses) -> bool:
+    """Return whether several threads have an allocation's memory at once."""
+    return uses.by_threads and uses.alloc.scope.is_shared_by_threads

@@ -8,12 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from passes.ir import (
+    DEFAULT_ALIGNMENT,
+    AllocationUses,
     InternalError,
     IRModule,
     LinearAccess,
     Pass,
     PrimFunc,
+    asked_alignment,
     element_type,
+    find_accesses,
     find_linear_access,
     has_any,
     items,
@@ -30,10 +34,6 @@ from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind, StoragePl
 from passes.pass_errors import error_context
 from passes.pass_options import check_flags
 from passes.prim_func import (
-    DEFAULT_ALIGNMENT,
-    AllocationUses,
-    asked_alignment,
-    find_memory_uses,
     has_exact_dtype,
     names_with_pointers,
     races_with_any,
@@ -141,7 +141,7 @@ def plan_storage(
     if shared_apart and not has_exact_dtype(func):
         staying = _shared_in_kernels(access)
     if sound:
-        uses = find_memory_uses(access)
+        uses = find_accesses(access).of
         staying |= _staying(func, access, uses)
         keep_apart = _kept_apart(access, uses)
         for use in uses:
@@ -227,7 +227,7 @@ def _kept_apart(access: LinearAccess, uses: Sequence[AllocationUses]) -> frozens
     for index, (alloc, use) in enumerate(zip(access.allocs, uses, strict=True)):
         asked = asked_alignment(access.alloc_stmts[index].buffer) or 1
         loses_alignment = (alloc.scope.is_special and asked > 1) or DEFAULT_ALIGNMENT % asked
-        if alloc.is_volatile or use.escapes or loses_alignment or races_with_any(alloc, use):
+        if alloc.is_volatile or use.escapes or loses_alignment or races_with_any(use):
             apart.add(index)
     return frozenset(apart)
 

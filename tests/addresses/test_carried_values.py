@@ -11,8 +11,7 @@ from program_text import program
 from tvm.ir import Var
 from tvm.tirx import Bind
 
-from passes.ir import find_linear_access, nodes_in, structural_map, with_body
-from passes.prim_func import find_memory_uses
+from passes.ir import find_accesses, find_linear_access, nodes_in, structural_map, with_body
 
 FILLED = "s[i] = x[i] for i in range(64)"
 READ = "y[i] = s[63 - i] for i in range(64)"
@@ -306,8 +305,7 @@ def main(x: 64, y: 64):
 def carrying(text: str) -> dict[str, str]:
     """Return the buffers that carry a value, and the variable of the loop that carries it."""
     access = find_linear_access(program(text))
-    uses = find_memory_uses(access)
-    names = {access.allocs[each.index].name: each.carrying for each in uses}
+    names = {uses.alloc.name: uses.carrying for uses in find_accesses(access).of}
     return {name: str(loop.loop_var.name) for name, loop in names.items() if loop is not None}
 
 
@@ -365,5 +363,5 @@ def main(x: 64, y: 64):
     one, other = (bind.var for bind in nodes_in(func.body, Bind))
     body = structural_map(func.body, [(Var, lambda var: other if var.same_as(one) else var)])
     for each in (func, with_body(func, body)):
-        (uses,) = find_memory_uses(find_linear_access(each))
+        (uses,) = find_accesses(find_linear_access(each)).of
         assert uses.carrying is not None

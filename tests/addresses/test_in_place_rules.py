@@ -13,8 +13,7 @@ from tvm.tirx import Bind, For
 from passes.addresses.transform import plan_addresses
 from passes.ir import find_accesses, nodes_in, structural_map, with_body
 from passes.ir.linear_access import find_linear_access
-from passes.prim_func.in_place_pairs import InPlacePairs
-from passes.prim_func.memory_uses import memory_uses
+from passes.prim_func.in_place_pairs import may_be_in_place
 
 # In place
 
@@ -530,9 +529,8 @@ def test_what_a_statement_does_not_touch_is_not_in_place_there():
     func = module(elementwise)["main"]
     access = find_linear_access(func)
     accesses = find_accesses(access)
-    pairs = InPlacePairs(access, accesses, memory_uses(access, accesses))
-    names = [alloc.name for alloc in access.allocs]
-    a, b = names.index("a"), names.index("b")
+    uses = {each.alloc.name: each for each in accesses.of}
+    a, b = (uses[name].index for name in "ab")
     touching = [
         position
         for position, entry in enumerate(access.sequence)
@@ -541,4 +539,5 @@ def test_what_a_statement_does_not_touch_is_not_in_place_there():
     ]
     (both,) = touching
     allowed = [at for at, e in enumerate(access.sequence) if e.scope_pair_offset >= 0]
-    assert [at for at in allowed if pairs.allows(at, b, a)] == [both]
+    both_of = uses["b"], uses["a"]
+    assert [at for at in allowed if may_be_in_place(access, accesses, at, *both_of)] == [both]

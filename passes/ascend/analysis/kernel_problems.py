@@ -10,10 +10,9 @@ from itertools import combinations
 from passes.ascend.analysis.instructions import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL, may_write_over
 from passes.ascend.analysis.pipes import Pipelines
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
-from passes.ir import PrimFunc, tir
+from passes.ir import AllocationUses, PrimFunc, tir
 from passes.planning import Buffer, LiveRange, Penalty, Problem
 from passes.prim_func import (
-    AllocationUses,
     AttachedProblem,
     Callers,
     FunctionProblems,
@@ -124,15 +123,15 @@ def _with_uses(kernel: CoreKernel, attached: AttachedProblem) -> AttachedProblem
 
 def _check_allocations(found: FunctionProblems, memory: MemoryHierarchy) -> None:
     """Refuse memory that the chip does not have, and what the planner cannot do."""
-    for alloc, statement in zip(found.access.allocs, found.access.alloc_stmts, strict=True):
-        scope = str(alloc.scope)
+    for uses in found.accesses.of:
+        alloc, scope = uses.alloc, uses.scope
         if scope not in memory and scope not in _GENERAL:
             known = ", ".join(described.name for described in memory)
             has = f"which has: {known}" if known else "which describes none"
             raise ValueError(
                 f"buffer {alloc.name!r}: scope {scope!r} is not in the memory of the target, {has}"
             )
-        if _TIGHTLY_COUPLED in statement.annotations:
+        if _TIGHTLY_COUPLED in uses.statement.annotations:
             raise ValueError(
                 f"buffer {alloc.name!r} in {scope}: {_TIGHTLY_COUPLED} is not supported; "
                 "its address would have to be that of a buffer in another function"
@@ -150,10 +149,10 @@ def check_is_planned(kernel: CoreKernel, scopes: Collection[str]) -> None:
         if note.scope in scopes and note.is_used:
             raise ValueError(f"{note}; its place must be decided when the kernel is compiled")
     for index in kernel.pipelines.read_first:
-        alloc, statement = found.access.allocs[index], found.access.alloc_stmts[index]
+        uses = found.accesses.of[index]
         # A preloaded buffer was written an iteration before.
-        if str(alloc.scope) in scopes and not _says(statement, _PRELOAD):
-            where = f"buffer {alloc.name!r} in {alloc.scope}"
+        if uses.scope in scopes and not _says(uses.statement, _PRELOAD):
+            where = f"buffer {uses.alloc.name!r} in {uses.scope}"
             raise ValueError(f"{where}: error: read before first write")
 
 
@@ -272,7 +271,7 @@ def _isa_in_place(
     Two buffers count as multi-buffered if they, or what they are in place of directly, have several
     slots; they count as stored and as loaded if anything along their chains of pairs is.
     """
-    found, pipelines = kernel.found, kernel.pipelines
+    pipelines = kernel.pipelines
     by_name = {buffer.name: buffer for buffer in buffers}
     partners: dict[str, list[str]] = {name: [] for name in allocations}
     pairs: list[tuple[str, str]] = []
@@ -290,14 +289,13 @@ def _isa_in_place(
 
     def may_be_in_place(source: str, destination: str) -> bool:
         one, two = by_name[source], by_name[destination]
-        indices = [allocations[name].index for name in (source, destination)]
-        bits = [found.access.allocs[index].element.bits for index in indices]
-        if two.size > one.size or (one.slots < two.slots and bits[1] < bits[0]):
+        read, written = allocations[source], allocations[destination]
+        is_narrower = written.alloc.element.bits < read.alloc.element.bits
+        if two.size > one.size or (one.slots < two.slots and is_narrower):
             return False
-        first = found.uses[indices[1]].stores[0].op
-        over = allocations[source].statement.buffer
+        first = written.stores[0].op
         is_vector = first.__chandle__() in pipelines.elementwise
-        return is_vector and may_write_over(first, over, kernel.restrict_inplace_as_isa)
+        return is_vector and may_write_over(first, read.buffer, kernel.restrict_inplace_as_isa)
 
     def begins(pair: tuple[str, str]) -> tuple[int, int]:
         destination = by_name[pair[1]]

@@ -59,7 +59,9 @@ class Pipelines:
         # planned, as the function's problems do.
         self.program: tuple[Step, ...] = tuple(self._steps(nodes, 1))
         # Of the planned allocations.
-        self.uses = {index: self._use(index, found.uses[index].loop) for index in self._names}
+        self.uses = {
+            index: self._use(index, found.accesses.of[index].loop) for index in self._names
+        }
 
     def _use(self, index: int, loop: Any) -> PipelineUse:
         # Without slots of its own it takes turns with the loop around its allocation, too.

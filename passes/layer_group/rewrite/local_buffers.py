@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from passes.ir import element_type, tir
+from passes.ir import AllocationUses, allocation_entry, element_type, tir
 from passes.ir.storage_entries import ElementType
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.spans import AxisPart, Region, Spans
 from passes.layer_group.rewrite.slice_values import INT32_MAX, SliceValues, number
-from passes.prim_func import AllocationUses, Arena, offset_in_elements
+from passes.prim_func import Arena, offset_in_elements
 
 _BYTE = ElementType("uint8", 8, 1)
 
@@ -92,7 +92,7 @@ class LaneBuffers:
         if size > INT32_MAX:
             raise ValueError(f"memory scope {SCOPE!r}: {size} bytes are beyond int32")
         members = [
-            (AllocationUses(at, one), (begin * lane_byte,))
+            (AllocationUses(at, one, allocation_entry(one)), (begin * lane_byte,))
             for at, (one, begin) in enumerate(zip(allocations, begins, strict=True))
         ]
         return Arena(SCOPE, size, None, tuple(members), keeps_indices=True)

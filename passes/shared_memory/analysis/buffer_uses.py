@@ -12,9 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from passes.ir import FunctionAccesses, LinearAccess, is_dense, nodes_in, tir
+from passes.ir import AllocationUses, LinearAccess, is_dense, nodes_in, tir
 from passes.ir.operators import EXTERN_CODE, masked_index, operator_name
-from passes.prim_func import AllocationUses
 
 _ALIGNMENTS = (
     # Tensor copies and descriptors of matrices may ask for a swizzle, whose pattern is so long.
@@ -31,12 +30,7 @@ _OTHER_ALIGNMENT = 16
 class BufferUses:
     """Planned buffers by name: not all that is done to some is known."""
 
-    def __init__(
-        self,
-        access: LinearAccess,
-        found: FunctionAccesses,
-        allocations: Mapping[str, AllocationUses],
-    ) -> None:
+    def __init__(self, access: LinearAccess, allocations: Mapping[str, AllocationUses]) -> None:
         self._buffers = access.buffers
         self._names = {use.index: name for name, use in allocations.items()}
         self.kept: set[str] = set()  # Their address may be kept, and used at any time
@@ -45,7 +39,7 @@ class BufferUses:
         # Of these a vector is loaded or stored that is not of neighbouring elements.
         self.scattered: set[str] = set()
         for name, use in allocations.items():
-            for each in found.of[use.index].accesses:
+            for each in use.accesses:
                 if each.is_kept:
                     self.kept.add(name)
                 if masked_index(each.op) is not None:

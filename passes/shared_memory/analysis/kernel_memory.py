@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from passes.ir import (
+    AllocationUses,
     FunctionAccesses,
     LinearAccess,
     PrimFunc,
@@ -31,7 +32,7 @@ from passes.ir.operators import (
     is_predicated,
     operator_name,
 )
-from passes.prim_func import AllocationNote, AllocationUses, memory_uses
+from passes.prim_func import AllocationNote
 from passes.shared_memory.analysis.buffer_uses import BufferUses, alignment_of_addresses
 from passes.shared_memory.analysis.own_elements import OwnElements
 from passes.shared_memory.analysis.uniform import Uniformity
@@ -92,11 +93,8 @@ def find_shared_memory(
     # Copies may go on that a function of the module begins.
     called = frozenset(str(var.name_hint) for var in nodes_in(func.body, tir.GlobalVar))
     accesses = find_accesses(access, called)
-    uses = memory_uses(access, accesses)
     names: set[str] = set()
-    kernels = tuple(
-        _read(owner, access, accesses, uses, names, by_address_space) for owner in owners
-    )
+    kernels = tuple(_read(owner, access, accesses, names, by_address_space) for owner in owners)
     return kernels if any(memory.kernels for memory in kernels) else ()
 
 
@@ -104,21 +102,18 @@ def _read(
     owner: tir.Attribute,
     access: LinearAccess,
     accesses: FunctionAccesses,
-    uses: Sequence[AllocationUses],
     names: set[str],
     by_address_space: bool,
 ) -> KernelMemory:
     made = {op.buffer.__chandle__() for op in nodes_in(owner, tir.Allocation)}
     inside = [
-        use
-        for use, key, alloc in zip(uses, access.alloc_keys, access.allocs, strict=True)
-        if key in made and str(alloc.scope) in SCOPES
+        use for use in accesses.of if use.buffer.__chandle__() in made and use.scope in SCOPES
     ]
     left_alone: list[AllocationNote] = []
     left = dict.fromkeys(SCOPES, 0)
 
     def leave(use: AllocationUses, reason: str) -> None:
-        alloc, scope = access.allocs[use.index], str(access.allocs[use.index].scope)
+        alloc, scope = use.alloc, use.scope
         if scope != "shared" and len(inside) > 1:
             raise ValueError(f"buffer {alloc.name!r} in {scope}: {reason}")
         left_alone.append(AllocationNote(alloc.name, scope, reason))
@@ -126,38 +121,36 @@ def _read(
 
     allocations: dict[str, AllocationUses] = {}
     for use in inside:
-        reason = _reason_to_leave(access, use)
+        reason = _reason_to_leave(use)
         if reason is None:
-            allocations[unique_name(access.allocs[use.index].name, names)] = use
+            allocations[unique_name(use.alloc.name, names)] = use
         else:
             leave(use, reason)
-    uses_of = BufferUses(access, accesses, allocations)
+    uses_of = BufferUses(access, allocations)
     walk = _KernelWalk(access, accesses, owner, uses_of, allocations)
     # One buffer needs no barrier against others.
     steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
 
     if by_address_space:
         for scope in SCOPES:
-            own = {
-                n: u for n, u in allocations.items() if str(access.allocs[u.index].scope) == scope
-            }
+            own = {name: use for name, use in allocations.items() if use.scope == scope}
             types = {dtype for use in own.values() for dtype in use.dtypes}
             has_vectors = not uses_of.scattered.isdisjoint(own) or any(t.lanes != 1 for t in types)
             if len(own) > 1 and len(types) > 1 and has_vectors:
                 for name in own:
                     leave(allocations.pop(name), "TVM writes no vectors in one array of all types")
-    numbers = {e.number for a in allocations.values() for e in accesses.of[a.index].made[0]}
+    numbers = {e.number for a in allocations.values() for e in a.made[0]}
     jumps = not numbers.isdisjoint(accesses.jumps)
     keeps_to_own = _keeps_to_own(owner, accesses, allocations, uses_of, walk)
     buffers: dict[str, list[SharedBuffer]] = {scope: [] for scope in SCOPES}
     for name, use in allocations.items():
-        alignment, alloc = use.alignment(), access.allocs[use.index]
+        alignment = use.alignment()
         if name in uses_of.handed_on:
-            asked = alignment_of_addresses(owner, use.statement.buffer)
+            asked = alignment_of_addresses(owner, use.buffer)
             alignment = math.lcm(alignment, asked)
         is_kept = name in uses_of.kept or jumps
-        buffer = SharedBuffer(name, alloc.const_nbits // 8, alignment, is_kept)
-        buffers[str(alloc.scope)].append(buffer)
+        buffer = SharedBuffer(name, use.alloc.const_nbits // 8, alignment, is_kept)
+        buffers[use.scope].append(buffer)
     kernels = {
         s: ThreadBlock(s, tuple(own), steps, keeps_to_own) for s, own in buffers.items() if own
     }
@@ -188,9 +181,9 @@ def _keeps_to_own(
     return keeps_to_own
 
 
-def _reason_to_leave(access: LinearAccess, uses: AllocationUses) -> str | None:
+def _reason_to_leave(uses: AllocationUses) -> str | None:
     """Say why an allocation keeps memory of its own, if it does."""
-    alloc = access.allocs[uses.index]
+    alloc = uses.alloc
     if alloc.num_physical_dimensions != 1:
         return f"it has {alloc.num_physical_dimensions} dimensions"
     if not alloc.const_nbits:
@@ -199,7 +192,7 @@ def _reason_to_leave(access: LinearAccess, uses: AllocationUses) -> str | None:
         return "its elements are no whole bytes"
     if alloc.is_volatile:
         return "it is volatile"
-    if len(uses.statement.buffer.ty.allocated_addr):
+    if len(uses.buffer.ty.allocated_addr):
         return "it has an address of its own"
     if not uses.has_movable_indices:
         return "its indices are of a type that wraps"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from passes.ir import FunctionAccesses, tir
-from passes.prim_func import AllocationUses, ElementAccesses, comes_first
+from passes.ir import AllocationUses, FunctionAccesses, tir
+from passes.prim_func import ElementAccesses, comes_first
 
 
 class OwnElements:
@@ -37,9 +37,9 @@ class OwnElements:
         statements: Sequence[tir.Statement],
         with_barriers: Mapping[int, bool],
     ) -> None:
-        self._accesses = {n: found.of[uses.index].accesses for n, uses in allocations.items()}
+        self._accesses = {name: uses.accesses for name, uses in allocations.items()}
         self._statements, self._with_barriers = statements, with_barriers
-        places = [place for uses in allocations.values() for place in found.of[uses.index].made]
+        places = [place for uses in allocations.values() for place in uses.made]
         depth = next((at for at, e in enumerate(next(iter(places), ())) if e.op.same_as(owner)), 0)
         self._elements = ElementAccesses(found, depth, self._is_fixed)
         self._known: dict[tuple[str, str, frozenset[int]], bool] = {}

@@ -16,27 +16,23 @@ else the value counts as carried.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from passes.ir import (
-    Condition,
-    ElementProofs,
-    ElementSet,
+from passes.ir import tir
+from passes.ir.accesses import (
+    AllocationUses,
     Enclosure,
     Enclosures,
-    Free,
     FunctionAccesses,
-    LinearAccess,
     MemoryAccess,
-    constant_count,
-    fills,
-    number,
-    tir,
 )
+from passes.ir.buffers import constant_count
+from passes.ir.element_sets import Condition, ElementProofs, ElementSet
+from passes.ir.wide_numbers import Free, fills, number
 
 _MOST_SETS = 64
 """Stores that are known at one place, at most; the latest are."""
@@ -46,26 +42,19 @@ _LOOPS = (tir.Loop, tir.While)
 _BODY_OF_FOR = 3  # The index of its body among its parts
 
 
-def carrying_loops(
-    access: LinearAccess, found: FunctionAccesses, indices: Iterable[int]
-) -> dict[int, tir.Loop | tir.While]:
-    """Return the outermost loop through which each of some allocations carries a value, if it does.
+def carrying_loop(found: FunctionAccesses, uses: AllocationUses) -> tir.Loop | tir.While | None:
+    """Return the outermost loop through which an allocation carries a value, if it does.
 
-    `indices` are those of the allocations in ``access.allocs``.
+    One that stands in several places does not: it lives as long as its owner runs.
     """
-    carrying: dict[int, tir.Loop | tir.While] = {}
-    for index in indices:
-        of = found.of[index]
-        if len(of.made) != 1:
-            continue  # It stands in several places, and lives as long as its owner runs.
-        buffer, around = access.alloc_stmts[index].buffer, of.made[0]
-        for depth in reversed(_own_loops(around, of.owner)):
-            jumps = around[depth].number in found.jumps
-            if not jumps and _is_filled_first(of.accesses, depth + 1, buffer):
-                break
-            if not jumps and _Rounds(access, found, index, depth).are_apart():
-                break
-            carrying[index] = around[depth].op
+    carrying, around = None, uses.made[0]
+    for depth in reversed(_own_loops(around, uses.owner)) if len(uses.made) == 1 else ():
+        jumps = around[depth].number in found.jumps
+        if not jumps and _is_filled_first(uses.accesses, depth + 1, uses.buffer):
+            break
+        if not jumps and _Rounds(found, uses, depth).are_apart():
+            break
+        carrying = around[depth].op
     return carrying
 
 
@@ -110,23 +99,19 @@ def _counter(op: Any) -> tuple[tir.Var, int] | None:
 class _Rounds:
     """The rounds of one loop around an allocation, as far as they access it."""
 
-    def __init__(
-        self, access: LinearAccess, found: FunctionAccesses, index: int, depth: int
-    ) -> None:
-        of = found.of[index]
-        self._accesses, around = of.accesses, of.made[0]
+    def __init__(self, found: FunctionAccesses, uses: AllocationUses, depth: int) -> None:
+        self._accesses, around, buffer = uses.accesses, uses.made[0], uses.buffer
         self._loop, self._depth = around[depth], depth + 1
-        self._is_shared = access.allocs[index].scope.is_shared_by_threads
+        self._is_shared = uses.alloc.scope.is_shared_by_threads
         # A variable bound before the round is one value.
         self._proofs = ElementProofs(
             found.values, lambda key: self._loop not in found.bound_in[key]
         )
         self._sets: dict[int, list[ElementSet]] = {}  # By the numbers of enclosures
         self._conditions: dict[int, Condition] = {}  # Of branches and choices, likewise
-        buffer = access.alloc_stmts[index].buffer
         own = buffer.ty.dtype.dtype
         bits = own.bits * max(own.lanes, 1)
-        self._unit = math.gcd(bits, *(each.bits for each in of.accesses))
+        self._unit = math.gcd(bits, *(each.bits for each in uses.accesses))
         self._size = None  # In units
         if len(buffer.ty.shape) == 1:
             count = self._wide(buffer.ty.shape[0])
