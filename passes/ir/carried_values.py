@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -80,7 +79,11 @@ def _is_filled_first(accesses: Sequence[MemoryAccess], depth: int, buffer: tir.V
         if access.is_whole and access.extent is None and access.buffer.same_as(buffer):
             counters = [counter for op in loops if (counter := _counter(op)) is not None]
             if len(counters) == len(loops) and fills(access.index, counters, size):
-                return True
+                # What the same loops read may be an element that they have still to write.
+                nest = _number_at(access, depth)
+                return nest is None or not any(
+                    each.reads and _number_at(each, depth) == nest for each in accesses
+                )
     return True  # Nothing reads it.
 
 
@@ -239,11 +242,9 @@ class _Rounds:
                     holding = [Condition(extent > 0, extent <= 0)]
             elif (condition := self._condition(enclosure)) is not None:
                 holding = self._holding(condition, part)
-            with ExitStack() as scopes:
-                for both in holding:
-                    scopes.enter_context(self._proofs.analyzer.constraint_scope(both.holds))
-                if any(self._proofs.analyzer.can_prove(both.fails) for both in holding):
-                    continue
+            if any(self._proofs.analyzer.can_prove(both.fails) for both in holding):
+                continue
+            with self._proofs.where(holding):
                 if not self._walk(accesses, depth + 1, known, check=True):
                     return False
         return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -90,7 +91,18 @@ class ElementProofs(WideNumbers):
         return not any(var.same_as(each) for var in named for each in self._unknown)
 
     def _condition(self, holds: Any) -> Condition:
-        return Condition(holds, self.analyzer.simplify(tir.Not(holds)))
+        # Where other conditions hold, simpler ones may say as much, but not elsewhere.
+        return Condition(holds, tir.Analyzer().simplify(tir.Not(holds)))
+
+    @contextmanager
+    def where(self, holding: Sequence[Condition]) -> Iterator[None]:
+        """Let some conditions hold; what is found of sets meanwhile need not be so elsewhere."""
+        known, self._digits = self._digits, {**self._digits}
+        with ExitStack() as scopes:
+            for both in holding:
+                scopes.enter_context(self.analyzer.constraint_scope(both.holds))
+            yield
+        self._digits = known
 
     def conjuncts(self, both: Condition) -> tuple[Condition, ...]:
         """Return conditions that hold together if one holds."""
@@ -212,7 +224,7 @@ class ElementProofs(WideNumbers):
         divisors = [
             part.b.value
             for part in parts
-            if variable.same_as(part.a) and isinstance(part.b, tir.IntConstant)
+            if variable.same_as(part.a) and isinstance(part.b, tir.IntConstant) and part.b.value > 0
         ]
         if not isinstance(count, tir.IntConstant):
             return None

@@ -206,6 +206,40 @@ y[0] = s[0]
 y[i] = s[63 - i] for i in range(64)
 s[i] = x[i] for i in range(64)
 
+# read from the other end in the loop that fills
+for i in range(64):
+    s[i] = x[i]
+    y[i] = s[63 - i]
+
+# summed with the other end in the loop that fills
+for i in range(64):
+    s[i] = x[i]
+    s[63 - i] = s[63 - i] + x[i]
+
+# filled once but for the last round, read in the round before it
+for i in T.serial(3 - k):
+    s[i] = x[i]
+if k == 2:
+    y[0] = s[0]
+y[k] = s[0]
+
+# filled under conditions of which some are simpler where others hold
+if k < 3:
+    if k % 3 > 0:
+        s[0] = x[0]
+        y[1] = s[0]
+if k < 1:
+    s[0] = x[0]
+if k > 2:
+    if k % 3 > 0:
+        s[0] = x[0]
+y[k] = s[0]
+
+# filled at a quotient by a negative number
+for i in range(64):
+    s[i // -4 + 32] = x[i]
+y[0] = s[32]
+
 # read further
 s[i] = x[i] for i in T.serial(k)
 y[i] = s[i] for i in T.serial(k + 1)
