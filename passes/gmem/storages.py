@@ -71,6 +71,9 @@ def ways_of_group(
     ways = [in_one_piece(plan)]
     if solvers.planner == BEST:
         ways += _in_results(group, plan.peak, solvers)
+    if group.unit is not None and (solvers.planner != BEST or options.has_addresses()):
+        # Padding multiplies, and there is no choice of ways that looks at slots, too.
+        ways.append(_in_slots(problem, solvers))
     return ways
 
 

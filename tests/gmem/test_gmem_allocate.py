@@ -24,6 +24,7 @@ from small_modules import (
     read_body,
 )
 from sweeps import sample
+from tvm.target import Target
 from written_networks import WRITTEN
 
 from passes.gmem.options import GMEMOptions
@@ -367,3 +368,32 @@ def test_without_a_bound_sizes_are_multiples_of_what_is_not_known():
     assert {str(group.unit) for group in symbolic} == {"sequence", "sequence * sequence"}
     assert {left.reason for left in found.memory.left} == {"returned"}
     assert not found.memory.bounds
+
+
+NARROW = """
+def main(x: R.Tensor(("n", "m"), "float32")):
+    a = R.exp(x)
+    b = R.negative(a)
+    c = R.sum(R.multiply(a, b), axis=[1])
+    d = R.exp(c)
+    return R.add(d, R.negative(d))
+"""
+"""Tensors of four bytes for each of an unknown number."""
+
+
+@pytest.mark.parametrize("target", ["llvm", "sophgo/bm1684x-llvm"])
+@pytest.mark.parametrize("planner", ["best", "rec_tbl", "first_fit"])
+def test_padding_of_unknown_sizes_never_takes_more_than_each_tensor_by_itself(
+    planner: str, target: str
+):
+    lowered = lower_source(NARROW)
+    (found,) = plan_gmem(lowered, planner, GMEMOptions(target=Target(target)))
+    symbolic = found.memory.groups[1:]
+    assert [str(group.unit) for group in symbolic] == ["m * n", "n"]
+    for group, pieces in zip(symbolic, found.placement[1:], strict=True):
+        alone = sum(buffer.size for buffer in group.every if buffer not in group.alone)
+        assert sum(piece.size for piece in pieces) <= alone
+    x = np.random.default_rng(0).standard_normal((33, 5), dtype="float32")
+    plans = (None, GMEMAllocate(planner, target=target))
+    (expected,), (ours,) = (run(build(lowered, plan), "main", [x]) for plan in plans)
+    np.testing.assert_array_equal(ours, expected)
