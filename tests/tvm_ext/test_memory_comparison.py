@@ -275,3 +275,37 @@ def bytes_of_type(type_, bounds) -> int:
         return sum(bytes_of_type(field, bounds) for field in type_.fields)
     extents = (bounds.get(str(extent)) or int(extent) for extent in type_.shape.values)
     return math.prod(extents) * type_.dtype.dtype.bits // 8
+
+
+TWO_DEVICES = """
+@I.ir_module
+class Module:
+    I.module_global_infos({"vdevice": [I.vdevice("llvm", 0), I.vdevice("opencl", 0)]})
+
+    @R.function
+    def main(
+        x: R.Tensor((64, 64), "float32", "llvm:0"), y: R.Tensor(("n", 5), "float32", "opencl:0")
+    ):
+        a = R.exp(x)
+        b = R.negative(a)
+        c: R.Tensor((64, 64), "float32", "opencl:0") = R.to_vdevice(b, "opencl:0")
+        d = R.multiply(c, c)
+        e = R.exp(d)
+        f = R.exp(y)
+        g = R.negative(f)
+        return (R.negative(e), R.negative(g))
+"""
+
+
+def test_each_device_has_its_memory():
+    mod = tvm.script.from_source(TWO_DEVICES)
+    views = [view for view in tvm_ext.compare(mod, "best").memories if "not fused" in view.holds]
+    found = {view.holds: ({*view.plans[0].problem.index}, view.form) for view in views}
+    elsewhere = ", on device 1 (opencl)"
+    assert {holds: names for holds, (names, _) in found.items()} == {
+        "tensors, not fused": {"a", "b"},
+        f"tensors, not fused{elsewhere}": {"d", "e"},
+        f"tensors, not fused, for each n (axis 0 of y){elsewhere}": {"f", "g"},
+    }
+    forms = {holds: form.partition(":")[0] for holds, (_, form) in found.items()}
+    assert all((forms[h] == "whole slots") == h.endswith(elsewhere) for h in forms)

@@ -23,7 +23,10 @@ from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.order import FunctionOrder
 from passes.relax import (
+    HOST,
+    MAIN_DEVICE,
     RETURNED,
+    SCOPE,
     Size,
     Sizes,
     TensorGroup,
@@ -97,7 +100,8 @@ def read_network(
 def network(mod: IRModule, target: Target, ask: Ask, *, order: bool = False) -> Iterator[Finding]:
     """Yield the memories of each Relax function, and each tensor that is left to the runtime.
 
-    There is a memory for tensors of constant size, and one for each product of symbolic dimensions.
+    There is a memory for tensors of constant size, and one for each product of symbolic dimensions,
+    on each device and in each scope.
     With `ask.everything`, operators are fused and then not. With `order`, they are put in the order
     in which the least memory is live, and what that saves is said.
     """
@@ -151,36 +155,53 @@ def _left(found: ReadNetwork) -> Iterator[LeftAlone]:
 def _views(
     found: ReadNetwork, function: FunctionPlan, holds: str, ask: Ask
 ) -> Iterator[MemoryView]:
-    memory, units = function.memory, {"": [function.memory.main]}
+    memory, units = function.memory, dict[str, list[TensorGroup]]()
     for group in memory.groups:
-        if group.unit is not None and group.problem.buffers:
+        if group.problem.buffers:
             units.setdefault(unit_text(group.unit), []).append(group)
-    groups = [(unit, g) for unit, of in units.items() for g in of if g.problem.buffers]
+    groups = [(unit, group) for unit, of in units.items() for group in of]
     if not groups:
         return
     axis, notes = _read_bindings(function, found.orders.get(memory.name))
-    form = f"{function.form}; a call copies {function.copied:,} bytes" if function.copied else ""
-    form = form or str(function.form)
+    copies = f"; a call copies {function.copied:,} bytes" if function.copied else ""
     stock = found.stock.get(memory.name)
     for unit, group in groups:
-        plans = tuple(_placements(function, group, unit, ask, stock))
+        form = found.options.form(memory.mod, group)
+        plans = tuple(_placements(function, group, unit, form.offsets, ask, stock))
         named = unit_in(memory.func, unit, group.unit) if unit else ""
         own = f"{holds}, for each {named}" if unit else holds
-        yield MemoryView(memory.name, plans, axis, notes, own, "", form, unit, named)
+        own += _elsewhere(memory.mod, group)
+        yield MemoryView(memory.name, plans, axis, notes, own, "", f"{form}{copies}", unit, named)
+
+
+def _elsewhere(mod: IRModule, group: TensorGroup) -> str:
+    """Say which memory holds a group, where it is not that of the main device."""
+    scope = f", in {group.scope}" if group.scope != SCOPE else ""
+    if group.device == MAIN_DEVICE:
+        return scope
+    devices = mod.global_infos.get("vdevice", ())
+    known = 0 <= group.device < len(devices)
+    kind = f" ({devices[group.device].target.kind.name})" if known else ""
+    return f"{scope}, on {'the host' if group.device == HOST else f'device {group.device}'}{kind}"
 
 
 def _placements(
-    found: FunctionPlan, group: TensorGroup, unit: str, ask: Ask, stock: rx.Function | None
+    found: FunctionPlan,
+    group: TensorGroup,
+    unit: str,
+    offsets: bool,
+    ask: Ask,
+    stock: rx.Function | None,
 ) -> Iterator[PlannedProblem]:
     problem = group.problem
     if unit:
         memory = replace(problem.memory, capacity=None, reserved=(), alignment=1)
         problem = replace(problem, memory=memory, name=f"{memory.name}, for each {unit}")
     planners, bound, seconds = ask.names(problem, graph=True), None, 0.0
-    if not found.form.offsets:  # The device takes no plan with offsets.
+    if not offsets:  # The device takes no plan with offsets.
         begin = time.perf_counter()
         slots, bound = plan_slots(problem, ask.limits)
-        ours = slots if unit else found.plan  # The plan that the pass writes
+        ours = found.plan if group.is_main else slots  # The plan that the pass writes
         bound = min(bound, slots.peak, ours.peak)  # A plan does not pad its last slot.
         seconds = time.perf_counter() - begin
         planners = [SLOTS] if planners else []
@@ -195,7 +216,7 @@ def _placements(
         own = planned(problem, planner, ask.limits)
         yield own
         is_other = own.plan.peak != found.plan.peak and not _hosting_results(found)
-        if planner == READER and not unit and is_other:
+        if planner == READER and group.is_main and is_other:
             yield PlannedProblem(BUILT, problem, found.plan)
 
 
