@@ -44,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.unregister(name="hypothesispytest")
         return
     quick_stacks.install()
+    # Hypothesis comes with a plugin, so pytest would rewrite every assertion within it.
+    getattr(config.pluginmanager.rewrite_hook, "_must_rewrite", set()).discard("hypothesis")
     import llvm_level
     from hypothesis import HealthCheck, settings
 
@@ -129,7 +131,7 @@ def forget_planners() -> Iterator[None]:
 def corpus(pytestconfig: pytest.Config) -> list[functions.Entry]:
     """Every function that the workloads lower to, right before storage planning.
 
-    By default one in five of each family, an operator for two targets; and no networks, whose
+    By default one in eight of each family, an operator for two targets; and no networks, whose
     operators are in the families too.
     """
     import corpus as functions  # Most runs of a few tests can do without the workloads.
@@ -137,4 +139,4 @@ def corpus(pytestconfig: pytest.Config) -> list[functions.Entry]:
     if is_sweep(pytestconfig):
         return functions.entries()
     names = [name for name, each in functions.WORKLOADS.items() if each.kind != "model"]
-    return functions.entries(names, every_target=False, step=5)
+    return functions.entries(names, every_target=False, step=8)

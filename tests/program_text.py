@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import UserDict
 from collections.abc import Iterable, Iterator
 from textwrap import dedent
 
@@ -27,11 +28,20 @@ def program(text: str) -> PrimFunc:
     return tvm.script.from_source(program_source(text))
 
 
-def programs(text: str) -> dict[str, PrimFunc]:
+class Programs(UserDict[str, PrimFunc]):
+    """Functions by name, each parsed when it is asked for: workers import all, and run a part."""
+
+    def __getitem__(self, name: str) -> PrimFunc:
+        func = self.data[name]
+        if isinstance(func, str):
+            func = self.data[name] = program(func)
+        return func
+
+
+def programs(text: str) -> Programs:
     """Return several functions as `program` takes them, by name."""
     parts = re.split(r"^(?=def )", dedent(text).strip("\n"), flags=re.MULTILINE)
-    functions = map(program, filter(None, parts))
-    return {str(func.attrs["global_symbol"]): func for func in functions}
+    return Programs({part[4 : part.index("(")]: part for part in filter(None, parts)})
 
 
 def program_source(text: str) -> str:

@@ -21,20 +21,22 @@ OLD_WORDS = re.compile(r"\b(behind|told)\b")
 BANNED = re.compile(r"\b(behind|told|(?<!there )is none|of which|(is|are|be) let be)\b")
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+def _docstrings(node: ast.AST) -> Iterator[tuple[int, str, bool]]:
     """Yield the line and text of each docstring, and whether it is that of an attribute."""
-    for node in ast.walk(tree):
-        body = node.body if isinstance(getattr(node, "body", None), list) else []
-        decorators = " ".join(map(ast.unparse, getattr(node, "decorator_list", ())))
-        for at, each in enumerate(body):
-            value = each.value if isinstance(each, ast.Expr) else None
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                yield each.lineno, value.value, at > 0 or "property" in decorators
+    decorators = " ".join(map(ast.unparse, getattr(node, "decorator_list", ())))
+    for at, each in enumerate(getattr(node, "body", ())):
+        value = each.value if isinstance(each, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield each.lineno, value.value, at > 0 or "property" in decorators
+    # No expression has a docstring, and these are most of a tree.
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for each in getattr(node, part, ()):
+            yield from _docstrings(each)
 
 
 def complaints(source: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the fault of each docstring and comment of a file."""
-    for line, text, is_attribute in _docstrings(ast.parse(source)):
+    for line, text, is_attribute in sorted(_docstrings(ast.parse(source))):
         begin = QUESTIONS.match(text)
         if begin and not (begin[0] == "Whether" and is_attribute):
             yield line, f"begins with {begin[0]!r}: write a noun phrase or an imperative"
@@ -70,4 +72,4 @@ B = 1  # How many
 
 
 def test_faults_of_docstrings_and_comments_are_found():
-    assert [line for line, _ in complaints(TEXT)] == [1, 6, 3, 3, 5, 7]
+    assert [line for line, _ in complaints(TEXT)] == [1, 3, 3, 6, 5, 7]

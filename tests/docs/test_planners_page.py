@@ -61,7 +61,7 @@ def test_what_a_planner_answers_is_right(planner, name):
     entry = check.index()[name]
     path = check.INSTANCES / entry["file"]
     given = check.load(path, entry)
-    answer = rivals.PLANNERS[planner](given, path, 0.5)
+    answer = rivals.PLANNERS[planner](given, path, 0.2)
     if answer is None:
         assert planner in ("MiniMalloc", "HiGHS")
         return

@@ -22,7 +22,7 @@ from tvm_ext.lowering import capture
 
 _DATA = Path(os.environ.get("TVM_EXT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 _TVM_TESTS = _DATA / "storage_rewrite" / "tvm_tests.jsonl.gz"
-_SAMPLE = 120
+_SAMPLE = 60
 
 
 def _assert_like_stock(name: str, mod: tvm.IRModule, config: Mapping[str, Any]) -> None:
