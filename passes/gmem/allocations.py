@@ -46,8 +46,10 @@ def storage_span(
 ) -> tuple[int, int]:
     """Return the span of positions in which a storage of some buffers is in use.
 
-    That is in the innermost sequence of bindings that has all of the buffers, up to its last one
-    that uses one of them; an `if` is one such binding. A tuple may keep it longer.
+    It is allocated in the innermost sequence of bindings that has all of the buffers, and given
+    back after its last use there. From the first `if` of a sequence on, TVM's `KillAfterLastUse`
+    gives nothing back that the sequence has made: then that stays until the function returns, as
+    what a branch returns and what a tuple keeps do.
     """
     uses = [group.uses[buffer.name] for buffer in inside]
     paths = [of.path for of in uses]
@@ -55,17 +57,14 @@ def storage_span(
     while all(len(path) > depth and path[depth] == paths[0][depth] for path in paths):
         depth += 1
     begins = [of.path[depth][0] if len(of.path) > depth else of.made_at for of in uses]
-    if any(of.is_kept for of in uses):
-        last = len(memory.bindings)
-    else:
-        last = max(one.live[-1][1] for one in inside)
-    around = {position for position, _ in paths[0][:depth]}
-    ends = [
-        behind[1]
-        for position, (_, behind) in memory.branches.items()
-        if position not in around and position < last <= behind[1]
-    ]
-    return min(begins), max([last, *ends])
+    start, stop = 0, len(memory.bindings)
+    if depth:
+        position, taken = paths[0][depth - 1]
+        start, stop = memory.branches[position][taken]
+    last = max(one.live[-1][1] for one in inside)
+    first_if = min((at for at in memory.branches if start <= at < stop), default=stop)
+    is_freed = last <= first_if and not any(of.is_kept for of in uses)
+    return min(begins), last if is_freed else len(memory.bindings)
 
 
 def blocks_on_paths(
