@@ -307,19 +307,56 @@ def test_a_file_that_is_no_saved_program_is_refused(torch, tmp_path):
         read_program(path)
 
 
-def test_what_tvm_does_not_read_of_a_program_is_said_with_its_operator_or_input(torch, tmp_path):
-    class Scaled(torch.nn.Module):
-        def forward(self, x, factor=1):
-            return self.head(x) * factor
-
-    network = Scaled()
+def test_what_tvm_does_not_read_of_a_program_is_said_with_its_operator(torch, tmp_path):
+    network = torch.nn.Sequential()
     network.head = torch.nn.Linear(4, 4, dtype=torch.bfloat16)
     path, x = tmp_path / "network.pt2", torch.zeros(2, 4, dtype=torch.bfloat16)
-    said = "operator 'head.addmm.default': ", ".*; input 'factor' is no tensor"
-    for given, message in zip(((x,), (x, 3)), said, strict=True):
-        torch.export.save(torch.export.export(network, given), path)
-        with pytest.raises(ValueError, match=f"TVM does not read this network: {message}"):
-            read_program(path)
+    torch.export.save(torch.export.export(network, (x,)), path)
+    message = "TVM does not read this network: operator 'head.addmm.default': "
+    with pytest.raises(ValueError, match=message):
+        read_program(path)
+
+
+@pytest.mark.parametrize("options", [{}, {"factor": 3}, {"factor": 0.5, "negated": True}])
+def test_inputs_that_are_no_tensors_are_fixed(torch, tmp_path, options):
+    class Scaled(torch.nn.Module):
+        def forward(self, x, mask=None, factor=1, negated=False):
+            x = x if mask is None else x * mask
+            return self.head(-x if negated else x) * factor
+
+    network, path, x = Scaled(), tmp_path / "network.pt2", torch.rand(2, 4)
+    network.head = torch.nn.Linear(4, 4)
+    program = torch.export.export(network, (x, None), options)
+    torch.export.save(program, path)
+    assert str(read_program(path)["main"].params[0].name) == "x"
+    mod = tvm_ext.from_exported_program(program)
+    assert len(mod["main"].params) == 1
+    machine = relax.VirtualMachine(tvm.compile(mod, at_level("llvm")), tvm.cpu())
+    (found,) = machine["main"](tvm.runtime.tensor(x.numpy()))
+    expected = network(x, None, **options).detach().numpy()
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_program_overwrites_is_named_in_a_warning(torch, caplog):
+    class Counted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+            self.norm = torch.nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            self.count.add_(1)
+            return self.norm(x) * self.count
+
+    network = Counted()
+    for given, names in ((network, ["count", "norm.running_mean"]), (network.norm, [])):
+        caplog.clear()
+        tvm_ext.from_exported_program(torch.export.export(given, (torch.rand(3, 4),)))
+        network.eval()
+        records = [one for one in caplog.records if one.name.startswith("tvm_ext")]
+        said = [one.getMessage() for one in records]
+        assert len(said) == bool(names)
+        assert all(f"'{name}'" in said[0] for name in names)
 
 
 def test_operators_that_tvm_does_not_know_are_named_in_their_order(torch, tmp_path):

@@ -7,8 +7,10 @@ the PyTorch module and operator, that makes it.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -28,6 +30,8 @@ EXPORTED = ".pt2"
 
 _NOT_IN_C = re.compile(r"[^\w.]+")
 """The letters that a name in C cannot have; a period becomes ``_`` there."""
+
+_LOGGER = logging.getLogger("tvm_ext.from_exported_program")
 
 _lock = Lock()
 """Held while a method of one of TVM's importers is replaced."""
@@ -98,6 +102,7 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     translate = ExportedProgramImporter._translate_fx_graph
+    parameters = ExportedProgramImporter.create_input_vars
     module_of: Names = {}
 
     def noting(self: Any, *arguments: Any) -> Any:
@@ -115,8 +120,13 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
                 _check_indexed(node, value)
         return result
 
+    def of_tensors(self: Any, decomposed: Any) -> Any:
+        _warn_of_state(decomposed)
+        return parameters(self, _TensorInputs(decomposed))
+
     patched = mock.patch.multiple(
         ExportedProgramImporter,
+        create_input_vars=of_tensors,
         _translate_fx_graph=noting,
         _check_unsupported_func_type=_check_operators,
     )
@@ -126,15 +136,36 @@ def from_exported_program(program: Any, **options: Any) -> IRModule:
     targets = {spec.arg.name: spec.target for spec in specs if spec.target is not None}
 
     def names_of(_variable: Any, func: rx.Function) -> Names:
-        parameters = {
+        weights = {
             parameter.__chandle__(): targets[parameter.name]
             for parameter in func.params[number_of_inputs(func) :]
             if parameter.name in targets
         }
         results = _named(func, module_of, lambda path, operator: f"{path}.{operator}")
-        return {**results, **parameters}
+        return {**results, **weights}
 
     return as_pytorch_computes(with_names(mod, names_of))
+
+
+class _TensorInputs:
+    """A PyTorch program whose inputs are tensors alone: its graph has others as constants."""
+
+    def __init__(self, program: Any) -> None:
+        self._program, signature = program, program.graph_signature
+        specs = [spec for spec in signature.input_specs if not hasattr(spec.arg, "value")]
+        self.graph_signature = replace(signature, input_specs=specs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._program, name)
+
+
+def _warn_of_state(program: Any) -> None:
+    """Warn of buffers and inputs that a program overwrites: TVM's importer drops the new values."""
+    specs = program.graph_signature.output_specs
+    changed = [str(spec.target) for spec in specs if spec.kind.name.endswith("MUTATION")]
+    if changed:
+        text = "the program overwrites %s: each call begins with the first value, and keeps none"
+        _LOGGER.warning(text, ", ".join(map(repr, changed)))
 
 
 def _module_of(node: Any) -> str:
@@ -218,10 +249,8 @@ def read_exported(path: Path) -> IRModule:
     try:
         program = torch.export.load(str(path))
         wrong = "TVM does not read this network"
-        inputs, dimensions = program.graph_signature.input_specs, program.range_constraints
-        constants = (s.arg.name for s in inputs if hasattr(s.arg, "value"))
-        unread = [f"input {name!r} is no tensor" for name in constants]
-        unread += [f"dimension {d} is made of another" for d in dimensions if not d.is_Symbol]
+        dimensions = program.range_constraints
+        unread = [f"dimension {d} is made of another" for d in dimensions if not d.is_Symbol]
         mod = from_exported_program(program, keep_params_as_input=True)
     except Exception as error:  # PyTorch and TVM's importer raise whatever they stumble on
         reasons = "; ".join([first_line(error), *unread])
