@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tvm.relax import pipeline as relax_lists
 
-from passes.gmem import GMEMOptions, host_scopes, plan_gmem
+from passes.gmem import GMEMOptions, host_scopes, plan_gmem, stock_pass
 from passes.ir import IRModule, Pass, Sequential, Target, make_pass
 from passes.layer_group import LOGGER, SCOPE, local_memory
 from passes.pass_errors import error_context
@@ -85,7 +85,9 @@ def relax_stages(target: Target | str, *, fuse: bool = True, names: bool = True)
     left_out = _WITHOUT_LISTS.get(kind, () if fuse else FUSION)
     passes = [stock for stock in passes if stock.info.name not in left_out]
     called = [str(stock.info.name) for stock in passes]
-    plans = [at for at, name in enumerate(called) if name == _PLANNING]
+    # A user may have put `GMEMAllocate` there under the name of the stock pass.
+    planning = _PLANNING, f"tvm_ext.{transform.GMEMAllocate.__name__}"
+    plans = [at for at, name in enumerate(called) if name in planning]
     lowers = [at for at, name in enumerate(called) if name in _LOWERS_DATAFLOW]
     if len(plans) != 1 or not lowers or lowers[0] > plans[0]:
         raise ValueError(
@@ -94,7 +96,7 @@ def relax_stages(target: Target | str, *, fuse: bool = True, names: bool = True)
         )
     plan, lower = plans[0], lowers[0]
     passes = naming_passes(passes) if names else passes
-    return RelaxStages(passes[:lower], passes[lower:plan], passes[plan], passes[plan + 1 :])
+    return RelaxStages(passes[:lower], passes[lower:plan], stock_pass(), passes[plan + 1 :])
 
 
 def _relax_lists(target: Target) -> Any:

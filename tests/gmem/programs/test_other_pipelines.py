@@ -8,6 +8,7 @@ import logging
 import numpy as np
 import pytest
 import tvm
+from llvm_level import at_level
 from relax_programs import parse
 from relax_runs import build, lower
 from tvm import relax, te, topi
@@ -49,6 +50,23 @@ def test_it_stands_in_the_place_of_the_stock_pass_by_name(
     tvm.ir.assert_structural_equal(ours, expected)
     assert runs == [0]
     assert "fails" not in caplog.text
+
+
+def test_all_else_works_on_while_it_stands_there(monkeypatch: pytest.MonkeyPatch):
+    mod = parse(CHAIN)
+
+    def plans() -> list[tuple[str, str, int]]:
+        views = tvm_ext.compare(mod, "best").memories
+        return [(view.holds, one.planner, one.plan.peak) for view in views for one in view.plans]
+
+    expected = plans()
+    monkeypatch.setattr(relax.transform, "StaticPlanBlockMemory", tvm_ext.transform.GMEMAllocate)
+    assert plans() == expected
+    x = np.random.default_rng(0).standard_normal((64, 64), dtype="float32")
+    for pipeline in (tvm_ext.relax_pipeline("llvm", order=True), "default"):
+        executable = tvm.compile(mod, at_level("llvm"), relax_pipeline=pipeline)
+        found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))
+        np.testing.assert_allclose(found.numpy(), 5 * np.exp(x).sum(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{}, {"metadata": True}, {"upper_bounds": {}}])
