@@ -20,7 +20,14 @@ from passes.planning.buffer import (
 from passes.planning.clocks import concurrent_lives
 from passes.planning.html_table import html_table
 from passes.planning.memories import MemoriesPlan, MemoriesProblem, Traffic
-from passes.planning.overflow import Bindings, Overflow, Places, TextPlaces, does_not_fit
+from passes.planning.overflow import (
+    Bindings,
+    Overflow,
+    Places,
+    TextPlaces,
+    does_not_fit,
+    live_at_the_peak,
+)
 from passes.planning.plan import Plan, Reuse, Status
 from passes.planning.planner import (
     Budget,

@@ -6,13 +6,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from passes.planning import live_at_the_peak
 from tvm_ext.commands import command_options as common
 from tvm_ext.hosts.tflite_micro import (
     CORES,
     Fit,
     Fitting,
     Proof,
-    at_peak,
+    axis_of,
     cmsis_nn_scratch,
     fit,
     holds,
@@ -23,8 +24,6 @@ from tvm_ext.text import Table, counted
 
 REFERENCE = "reference"
 KERNELS = {REFERENCE: None} | {f"cmsis-nn-{core}": core for core in CORES}
-LARGEST = 4
-"""The number of tensors of the peak that are named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,11 +140,7 @@ def _in_arena(
         ]
     lines = [f"it does not fit an arena of {arena:,} bytes: {needed - arena:,} are missing{known}"]
     chosen = best or found.choices[0]
-    peak = at_peak(chosen.problem)
-    sizes = {each.name: each.size for each in chosen.problem.buffers}
-    listed = ", ".join(f"{_short(name)} ({sizes[name]:,})" for name in peak[:LARGEST])
-    more = f" and {len(peak) - LARGEST} more" if len(peak) > LARGEST else ""
-    lines.append(f"its peak is made by {listed}{more}")
+    lines += live_at_the_peak(chosen.problem, axis_of(chosen.model, chosen.arena))
     for one in sorted(found.choices, key=lambda one: one.head):
         if one.head + tail <= arena:
             lines.append(f"{one.label}: fits, with {one.head + tail:,} bytes")
@@ -153,11 +148,6 @@ def _in_arena(
     else:
         lines += _ways_out(found, tail, arena)
     return False, lines
-
-
-def _short(name: str) -> str:
-    """Return the first of the names that a tensor has got from several operators."""
-    return name.partition(";")[0]
 
 
 def _ways_out(found: Fit, tail: int, arena: int) -> list[str]:

@@ -34,6 +34,7 @@ from passes.planning import verify
 from tvm_ext.__main__ import main
 from tvm_ext.hosts.tflite_micro import (
     Fit,
+    Model,
     arena_of,
     cmsis_nn_scratch,
     fit,
@@ -353,6 +354,31 @@ def test_scratch_memory_is_found_by_operator() -> None:
         graph.operator(name, [first, second], [third])
         graph.table.outputs = [third]
         assert scratch_of(read_model(made.bytes(), "sum")).keys() == expected
+
+
+def test_scratch_memory_is_found_in_the_subgraphs_that_an_operator_runs() -> None:
+    made = Made()
+    graph = made.graph()
+    chosen, first = graph.input([1], BOOL), graph.input([1, 8], INT8)
+    for count in (3, 5):
+        branch = made.graph()
+        early, late = branch.input([1, 8], INT8), branch.tensor([1, 8], INT8)
+        branch.operator("RELU", [early], [late])
+        branch.table.outputs = [branch.tensor([1, 8], INT8)]
+        branch.operator("ADD_N", [late] * count, branch.table.outputs)
+    value = graph.tensor([1, 8], INT8)
+    graph.operator("IF", [chosen, first], [value], thenSubgraphIndex=1, elseSubgraphIndex=2)
+    graph.table.outputs = [graph.tensor([1, 8], INT8)]
+    graph.operator("ADD_N", [value, value], graph.table.outputs)
+    model = read_model(made.bytes(), "branches")
+    expected = {(0, 1): 16, (1, 1): 32, (2, 1): 48}
+    assert scratch_of(model) == scratch_of(read_model(fitted(model), "fitted")) == expected
+    check(fit(made.bytes(), "branches"))
+
+
+def fitted(model: Model) -> bytes:
+    """Return the file of a model with a plan in it."""
+    return with_plan(model, [-1] * len(model.tensors))
 
 
 def test_cmsis_nn_sizes() -> None:

@@ -3,9 +3,9 @@
 
 from tvm_ext.hosts.tflite_micro.arena_head import arena_of, greedy_plan
 from tvm_ext.hosts.tflite_micro.cmsis_nn import CORES, cmsis_nn_scratch
-from tvm_ext.hosts.tflite_micro.fit import Fit, Fitting, Proof, at_peak, fit, prove
+from tvm_ext.hosts.tflite_micro.fit import Fit, Fitting, Proof, fit, prove
 from tvm_ext.hosts.tflite_micro.interpreter import Usage, holds, is_installed
-from tvm_ext.hosts.tflite_micro.read_arena import SUFFIX, read_arena
+from tvm_ext.hosts.tflite_micro.read_arena import SUFFIX, axis_of, read_arena
 from tvm_ext.hosts.tflite_micro.read_model import Model, read_model
 from tvm_ext.hosts.tflite_micro.write_plan import with_plan
 
@@ -18,7 +18,7 @@ __all__ = [
     "Proof",
     "Usage",
     "arena_of",
-    "at_peak",
+    "axis_of",
     "cmsis_nn_scratch",
     "fit",
     "greedy_plan",

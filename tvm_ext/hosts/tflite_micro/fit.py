@@ -6,11 +6,10 @@ The steps are those of the modules beside this one; `fit` joins them and `Fit` s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from passes.order import LiveBytes, OrderProblem, find_order
-from passes.planning import Plan, Problem, check, live_bytes, lower_bound, solve, verify
+from passes.planning import Plan, Problem, check, lower_bound, solve, verify
 from target_hw.memory import round_up
 from tvm_ext.hosts.tflite_micro.arena_head import (
     ALIGNMENT,
@@ -154,7 +153,7 @@ def fit(content: bytes, name: str, scratch: Scratch | None = None) -> Fit:
         except ValueError as error:
             remark = f"TensorFlow Lite Micro cannot run this file here: {error}"
         else:
-            for key, size in scratch_of(model).items():
+            for key, size in apart(scratch_of, model).items():
                 asked[key] = max(size, asked.get(key, 0))
     else:
         remark = "not run: the package 'tflite-micro' is not installed"
@@ -270,10 +269,3 @@ def prove(found: Fit, choice: Fitting, written: bytes) -> Proof | None:
     if apart(results_of, written, graph, RUNS) != expected:
         raise ValueError(f"{name}: with {choice.label} the model computes other bits")
     return Proof(after, RUNS)
-
-
-def at_peak(problem: Problem) -> Sequence[str]:
-    """Return the buffers that are live where the most bytes are, the largest first."""
-    when, _ = max(live_bytes(problem), key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
-    live = [b for b in problem.buffers if any(begin <= when < end for begin, end in b.live)]
-    return [buffer.name for buffer in sorted(live, key=lambda b: (-b.size, b.name))]

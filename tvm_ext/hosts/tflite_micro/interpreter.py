@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing import get_context
 from typing import Any, TypeVar
@@ -21,15 +21,7 @@ import numpy as np
 
 from target_hw.memory import round_up
 from tvm_ext.hosts.tflite_micro.arena_head import ALIGNMENT, Scratch
-from tvm_ext.hosts.tflite_micro.read_model import (
-    NOT_PLANNED,
-    FlatTable,
-    Model,
-    ModelField,
-    Subgraph,
-    SubgraphField,
-    table_at,
-)
+from tvm_ext.hosts.tflite_micro.read_model import NOT_PLANNED, Model, Subgraph
 from tvm_ext.hosts.tflite_micro.write_plan import with_order, with_plan
 
 LARGEST_ARENA = 1 << 28
@@ -150,7 +142,8 @@ def scratch_of(model: Model) -> Scratch:
 
     TensorFlow Lite Micro reports the head as a whole. So all tensors are pinned at offsets that
     end at 0, which leaves only scratch memory in the head; and where there is some, the model is
-    cut to half of its operators, until one is left. Nothing is run.
+    cut to half of one subgraph's operators, until one is left, beside those that run subgraphs and
+    ask for none. Nothing is run.
 
     Raises
     ------
@@ -158,44 +151,31 @@ def scratch_of(model: Model) -> Scratch:
         If TensorFlow Lite Micro cannot hold the model.
     """
     offsets = [-round_up(t.size, ALIGNMENT) if t.in_arena else NOT_PLANNED for t in model.tensors]
-    if not measure(with_plan(model, offsets)).head:
+    pinned = with_plan(model, offsets)
+    if not measure(pinned).head:
         return {}
+    shift = len(pinned) - len(model.content)
+    graphs = list(zip(model.subgraphs, model.operator_vectors, strict=True))
+
+    def head(subgraph: int, part: Sequence[int]) -> int:
+        content = pinned
+        for number, (graph, vector) in enumerate(graphs):
+            runs = [at for at, one in enumerate(graph.operators) if one.runs]
+            kept = sorted([*runs, *part]) if number == subgraph else runs
+            content = with_order(content, shift + vector, kept) if vector else content
+        return measure(content).head
+
     found = {}
-    for subgraph, graph in enumerate(model.subgraphs):
-        content = _in_front(model, offsets, subgraph)
-        vector, _ = _subgraph_table(content, 0).vector(SubgraphField.OPERATORS)
+    for subgraph, (graph, _) in enumerate(graphs):
         open_parts = [[at for at, one in enumerate(graph.operators) if not one.runs]]
         while open_parts:
             part = open_parts.pop()
-            head = measure(with_order(content, vector, part)).head if part else 0
-            if head and len(part) == 1:
-                found[subgraph, part[0]] = head
-            elif head:
+            size = head(subgraph, part) if part else 0
+            if size and len(part) == 1:
+                found[subgraph, part[0]] = size
+            elif size:
                 open_parts += [part[: len(part) // 2], part[len(part) // 2 :]]
     return found
-
-
-def _in_front(model: Model, offsets: Sequence[int], subgraph: int) -> bytes:
-    """Return a model whose first subgraph, which is what is planned, is another one."""
-    order = list(range(len(model.subgraphs)))
-    order[0], order[subgraph] = subgraph, 0
-    moved: list[int] = []
-    for number in order:
-        first = model.first_tensor(number)
-        moved += offsets[first : first + len(model.subgraphs[number].tensors)]
-    subgraphs = tuple(model.subgraphs[number] for number in order)
-    content = with_plan(replace(model, subgraphs=subgraphs), moved)
-    vector, _ = table_at(content).vector(ModelField.SUBGRAPHS)
-    content = with_order(content, vector, order)
-    for number in range(1, len(order)):
-        # Operators that run subgraphs would find others under their numbers.
-        operators, _ = _subgraph_table(content, number).vector(SubgraphField.OPERATORS)
-        content = with_order(content, operators, ()) if operators else content
-    return content
-
-
-def _subgraph_table(content: bytes, number: int) -> FlatTable:
-    return list(table_at(content).tables(ModelField.SUBGRAPHS))[number]
 
 
 def _heard(action: Callable[[], Result]) -> tuple[Result | Exception, str]:

@@ -45,11 +45,11 @@ def _view(found: Fit, choice: Fitting, ask: Ask) -> MemoryView:
     if not choice.in_place and not choice.moved:
         plans = (PlannedProblem(STOCK, choice.problem, found.stock, has_offsets=True), *plans)
     notes = {
-        each.name: BufferNote(each.name.partition(";")[0], _shape(choice.model, each.tensor))
+        each.name: BufferNote(type=_shape(choice.model, each.tensor))
         for each in choice.arena.residents
         if each.tensor is not None
     }
-    axis = _axis(choice.model, choice.arena)
+    axis = axis_of(choice.model, choice.arena)
     return MemoryView(Path(found.model.name).stem, plans, axis, notes, f"arena, {choice.label}")
 
 
@@ -58,14 +58,14 @@ def _shape(model: Model, number: int) -> str:
     return f"{tensor.type} {'×'.join(map(str, tensor.shape))}".rstrip()
 
 
-def _axis(model: Model, arena: ArenaHead) -> Axis:
+def axis_of(model: Model, arena: ArenaHead) -> Axis:
     """Return a line for the inputs and one for each operator, with the times of each."""
     lines, begins, labels = ["inputs"], [0], ["inputs"]
     for step in arena.steps:
         graph = model.subgraphs[step.subgraph]
         one = graph.operators[step.operator]
         names = [
-            ", ".join(graph.tensors[number].name.partition(";")[0] for number in numbers)
+            ", ".join(graph.tensors[number].name for number in numbers)
             for numbers in (one.outputs, one.operands)
         ]
         lines.append(f"{names[0]} = {one.name}({names[1]})")

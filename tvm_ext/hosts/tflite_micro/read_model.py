@@ -305,7 +305,8 @@ class _ModelReader:
         )
 
     def tensor(self, table: FlatTable, number: int, is_held: bool) -> TfliteTensor:
-        label = table.text(TensorField.NAME) or f"tensor {number}"
+        # The converter joins the names of operators that it has made one of.
+        label = table.text(TensorField.NAME).partition(";")[0] or f"tensor {number}"
         code = table.scalar(TensorField.TYPE, "b")
         kind = TENSOR_TYPES[code] if 0 <= code < len(TENSOR_TYPES) else f"type {code}"
         if kind not in TYPE_BYTES:
