@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from passes.planning.buffer import Buffer
-from passes.planning.memories.memories_problem import MemoriesPlan, MemoriesProblem, fits_alone
+from passes.planning.memories.memories_problem import (
+    MemoriesPlan,
+    MemoriesProblem,
+    end_alone,
+    fits_alone,
+)
 from passes.planning.memories.planner import solve_memories
 from passes.planning.plan import Status
 from passes.planning.planner import Budget
@@ -39,7 +44,7 @@ def _too_large(problem: MemoriesProblem, called: Mapping[str, str]) -> Iterator[
             continue
         room = ", ".join(
             f"{called[memory.name]!r} has {memory.capacity}, "
-            f"lacks {max(0, buffer.size - (memory.capacity or 0))}"
+            f"lacks {end_alone(buffer, memory) - (memory.capacity or 0)}"
             for memory in allowed
         )
         yield f"{buffer.name!r} of {buffer.size} bytes has no room by itself: {room}"

@@ -92,7 +92,7 @@ class MemoriesProblem:
     Raises
     ------
     ValueError
-        If a name is unknown or used twice, or a buffer may lie nowhere.
+        If a name is unknown or used twice, a buffer may lie nowhere, or a pin is impossible.
     """
 
     buffers: tuple[Buffer, ...]
@@ -121,6 +121,9 @@ class MemoriesProblem:
                     f"{self.name}: buffer {buffer.name!r} is pinned at {buffer.pinned[0]}, but not "
                     "to one memory"
                 )
+        for at, memory in enumerate(self.memories):
+            pinned = [b for b in self.buffers if b.pinned is not None and self.allowed(b) == (at,)]
+            Problem(tuple(pinned), memory, name=f"{self.name}: in {memory.name!r}")
 
     def traffic_of(self, buffer: Buffer) -> Traffic:
         """Return what a run moves for a buffer."""
@@ -195,12 +198,15 @@ def units(memory: MemoryScope, unit: int) -> int | None:
     return -(-memory.capacity // unit) - reserved
 
 
+def end_alone(buffer: Buffer, memory: MemoryScope) -> int:
+    """Return the byte at which one slot of a buffer ends in a memory, were it alone there."""
+    alignment = math.lcm(buffer.alignment, memory.alignment)
+    return settle(0, buffer.size, alignment, memory.reserved) + buffer.size if buffer.size else 0
+
+
 def fits_alone(buffer: Buffer, memory: MemoryScope) -> bool:
     """Return whether some offset of a memory has room for one slot of a buffer, were it alone."""
-    if memory.capacity is None or buffer.size == 0:
-        return True
-    alignment = math.lcm(buffer.alignment, memory.alignment)
-    return settle(0, buffer.size, alignment, memory.reserved) + buffer.size <= memory.capacity
+    return memory.capacity is None or end_alone(buffer, memory) <= memory.capacity
 
 
 @dataclass(frozen=True)

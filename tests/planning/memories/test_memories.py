@@ -18,6 +18,7 @@ from passes.planning.engine import BlockList, compiled
 from passes.planning.files import read_memories_problem
 from passes.planning.memories import MemoriesProblem, Traffic, filling_loop, integer_program
 from passes.planning.memories.filling import better_filling, first_filling
+from passes.planning.memories.lacking import does_not_fit_in_memories
 from passes.planning.memories.planner import solve_memories
 from target_hw.memory import MemoryScope
 from tvm_ext.report.banked_greedy import greedy
@@ -144,6 +145,26 @@ def test_what_has_no_place_at_all_is_said():
     plan = solve_memories(problem)
     assert plan.status is Status.INFEASIBLE
     assert {violation.kind for violation in verify(problem, plan)} >= {"capacity"}
+
+
+def test_a_buffer_that_has_room_by_itself_nowhere_lacks_what_its_lowest_place_needs():
+    # Six bytes would fit, were it not for the two that are reserved in the middle.
+    problem = MemoriesProblem((Buffer("big", 6, ((0, 1),)),), (scope(0, 8, reserved=((2, 4),)),))
+    text = does_not_fit_in_memories(problem, solve_memories(problem))
+    assert "'big' of 6 bytes has no room by itself: 'global.m0' has 8, lacks 2" in text
+
+
+@pytest.mark.parametrize(
+    ("pins", "said"),
+    [((0, 8), "'one' is pinned at 0, inside the reserved"), ((4, 4), "'one' and 'two' may not")],
+)
+def test_a_pin_that_is_none_of_its_memory_is_refused_by_the_buffers_name(pins, said):
+    names = ("one", "two")
+    buffers = [Buffer(n, 2, ((0, 2),), pinned=(at,)) for n, at in zip(names, pins, strict=True)]
+    memories = (scope(0, 12, reserved=((0, 1),)), scope(1))
+    traffic = {name: Traffic(memories=("global.m0",)) for name in names}
+    with pytest.raises(ValueError, match=f"table: in 'global.m0': buffers? {said}"):
+        MemoriesProblem(tuple(buffers), memories, traffic, name="table")
 
 
 def test_a_buffer_leaves_and_comes_back_where_that_moves_less():
