@@ -68,6 +68,17 @@ def test_a_cut_that_the_search_does_not_find_is_taken_priced_and_gives_the_same(
     check_same(call(vm, args), run(mod, args))
 
 
+def test_one_core_shares_nothing_whatever_the_file_says(tmp_path):
+    mod, target = chain(batch=2, height=24), f"{TINY}-llvm"
+    path = save(
+        layer_groups(mod, target),
+        tmp_path / "plan.json",
+        lambda groups: groups[0].update(share="channels"),
+    )
+    vm, args = build(mod, target, layer_group={"plan": path}), arrays(mod)
+    check_same(call(vm, args), run(mod, args))
+
+
 def test_groups_are_in_any_order_that_the_layers_can_run_in(tmp_path):
     """Of two branches, the layers of each become a group, though they are written in turns."""
 

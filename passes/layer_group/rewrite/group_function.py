@@ -153,7 +153,8 @@ class _Writer:
         copy = self._copy(name, moved.makes, loads, slices)
         # A tensor that is kept whole along a cut was moved with an earlier slice. Where cores share
         # channels, each of them has made what is stored here, and the first one stores it.
-        first = [tir.EQ(self.core, number(0))] if self.cut.by_channels and not loads else []
+        is_shared = self.cut.shared == CHANNELS and not loads
+        first = [tir.EQ(self.core, number(0))] if is_shared else []
         return where(first, self._once(moved, copy, slices))
 
     def _copy(self, name: str, parts: Region, loads: bool, slices: SliceValues) -> Any:
