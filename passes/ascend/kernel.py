@@ -20,7 +20,7 @@ from passes.ascend.planning.levels import reuse_of, with_penalties_due
 from passes.ascend.planning.mirror_entries import Strategy, granule
 from passes.ascend.planning.planner import Search, check_choice, plan_levels, plan_workspace
 from passes.driver import FORMS, AddressPlan, Form, ScopePlan, Solver, place_function
-from passes.ir import PrimFunc, target_of
+from passes.ir import PrimFunc, Target, target_of
 from passes.planning import (
     Budget,
     Overflow,
@@ -64,6 +64,7 @@ class AscendOptions:
     memory: MemoryHierarchy | None = None
     budget: Budget | None = None
     degrade: bool = False
+    machine: Machine | None = None  # In the place of that of a function's target
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, get_args(Mode))
@@ -144,11 +145,11 @@ def _with_least_cycles(
     A memory in which nothing fits stays as it is, and goes to the planner, as does a problem in
     which enclosing scopes have taken bytes.
     """
-    cost_model = simulated_cost(kernel)
+    cost_model = simulated_cost(kernel, options.machine)
     if cost_model is None:
         raise ValueError(
-            "what to give up is decided in cycles, and the function's target does not describe its "
-            "pipelines (feature.machine)"
+            "what to give up is decided in cycles, and the target does not describe its pipelines "
+            "(feature.machine)"
         )
     requests = memory_requests(kernel, scopes)
     choices = choose(requests, level_planner(options), cost_model, options.budget)
@@ -216,7 +217,11 @@ def _overflow(kernel: CoreKernel) -> Overflow:
 
 def machine_of(func: PrimFunc) -> Machine | None:
     """Return the pipelines that a function's target describes, if it does."""
-    target = target_of(func)
+    return described_machine(target_of(func))
+
+
+def described_machine(target: Target | None) -> Machine | None:
+    """Return the pipelines that a target describes, if it does."""
     if target is None or target.features.machine is None:
         return None
     return Machine.from_target(target)
@@ -231,9 +236,12 @@ def memory_requests(kernel: CoreKernel, scopes: Collection[str]) -> tuple[Memory
     )
 
 
-def simulated_cost(kernel: CoreKernel) -> CostModel | None:
-    """Return what simulates a kernel under plans; None where its target describes no pipelines."""
-    machine = machine_of(kernel.func)
+def simulated_cost(kernel: CoreKernel, machine: Machine | None = None) -> CostModel | None:
+    """Return what simulates a kernel under plans; None where no pipelines are described.
+
+    These are by default those of the function's target.
+    """
+    machine = machine or machine_of(kernel.func)
     if machine is None:
         return None
     endless = {_key(problem): (problem, solve(problem, "bump")) for problem in kernel.problems}

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from passes.ascend.analysis.kernel_problems import CoreKernel
-from passes.ascend.kernel import AscendOptions, Mode, plan_kernel, printed
+from passes.ascend.kernel import AscendOptions, Mode, described_machine, plan_kernel, printed
 from passes.ascend.planning.mirror_entries import Strategy
 from passes.ascend.planning.planner import Search
 from passes.driver import AddressPlan, Form, per_function, write_address_plan
@@ -78,7 +78,7 @@ def AscendPlanMemory(  # noqa: N802
         more placements than 500,000, or seconds, are spent in any.
     degrade : bool
         Whether buffers may lose slots, so that the kernel fits or takes fewer cycles: the plan of
-        the fewest cycles in simulation is taken. The function's target must describe its pipelines.
+        the fewest cycles in simulation is taken. The target must describe its pipelines.
         The log says which buffers lost slots, `tvm_ext.what_fits` what that costs.
 
     Returns
@@ -98,6 +98,7 @@ def AscendPlanMemory(  # noqa: N802
             restrict_inplace_as_isa=restrict_inplace_as_isa,
             degrade=degrade,
         )
+        chip = None if target is None else Target(target)
         options = AscendOptions(
             mode,
             enable_global_workspace_reuse,
@@ -105,9 +106,10 @@ def AscendPlanMemory(  # noqa: N802
             strategy,
             search,
             form,
-            None if target is None else MemoryHierarchy.from_target(Target(target)),
+            None if chip is None else MemoryHierarchy.from_target(chip),
             as_budget(budget),
             degrade,
+            described_machine(chip),
         )
     planned = per_function("AscendPlanMemory", partial(ascend_plan_function, options=options), form)
     if mode == "local-mem-plan":

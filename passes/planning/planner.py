@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from passes.planning.bound import lower_bound
+from passes.planning.buffer import ADDRESS_LIMIT
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
 from target_hw.memory import as_plain, is_byte_count
@@ -187,7 +188,8 @@ def _run(
         given = answer.get(buffer.name, ())
         slots: tuple[Any, ...] = tuple(given) if isinstance(given, Iterable) else (given,)
         slots = tuple(map(as_plain, slots))
-        if len(slots) < buffer.slots or not all(map(is_byte_count, slots)):
+        is_each_one = all(is_byte_count(slot) and 0 <= slot < ADDRESS_LIMIT for slot in slots)
+        if len(slots) < buffer.slots or not is_each_one:
             raise ValueError(
                 f"{where}: buffer {buffer.name!r} needs {buffer.slots} offsets in bytes, "
                 f"got {given!r}"

@@ -54,7 +54,10 @@ def test_a_kernel_that_does_not_fit_fits_with_fewer_slots(too_large, fitting):
     assert fitting.capacity < fitting.asked
     assert fitting.plan.slots
     assert fitting.plan.peak <= fitting.capacity
-    AscendPlanMemory(degrade=True)(mod)
+    planned = AscendPlanMemory(degrade=True)(mod)["vector_add"]
+    unbound = tvm.IRModule({"vector_add": too_large.with_attr("target", Target("llvm"))})
+    given = AscendPlanMemory(degrade=True, target=TWIN)(unbound)["vector_add"]
+    tvm.ir.assert_structural_equal(given.body, planned.body, map_free_vars=True)
 
 
 def test_the_log_names_what_was_given_up_and_the_levels(too_large, fitting, caplog):
