@@ -157,7 +157,10 @@ def _without(func: rx.Function, bindings: Sequence[Any]) -> rx.Function:
     own = [
         one
         for at, one in enumerate(func.params)
-        if at < inputs or one.__chandle__() in read or one.__chandle__() not in replaced
+        if at < inputs
+        or one.__chandle__() in read
+        or one.__chandle__() not in replaced
+        or rx.definable_symbols_in_type(one.ty)  # Others may have sizes that only it gives.
     ]
     taken = {str(one.name) for one in own}
     weights = {  # By names of their own: TVM binds parameters by name.

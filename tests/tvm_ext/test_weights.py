@@ -153,6 +153,26 @@ def test_only_what_no_caller_gives_is_taken_out():
     assert len(list(built["main"].body.blocks[0].bindings)) == 1
 
 
+def test_a_weight_that_gives_a_size_to_others_stays():
+    mod = tvm.script.from_source("""
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((4,), "float32"), w: R.Tensor(("m", 4), "float32")):
+        R.func_attr({"num_input": 1})
+        m = T.int64()
+        with R.dataflow():
+            s = R.sum(w)
+            a = R.full(R.shape([m, 4]), s, "float32")
+            b = R.exp(R.add(a, x))
+            R.output(b)
+        return b
+""")
+    assert [str(one.name) for one in as_built(mod)["main"].params] == ["x", "w", "s"]
+    (view,) = tvm_ext.compare(mod, "best").memories  # Fused, there is only the result.
+    assert view.unit == "m"
+
+
 def test_the_pipeline_says_what_each_call_computes_and_lifts_it(caplog):
     mod = tvm.script.from_source(LINEAR)
     given = values(mod["main"].params)
