@@ -8,7 +8,8 @@ buffers and metadata, stands before the old content, and leads to its parts.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from tvm_ext.hosts.tflite_micro.arena_head import ALIGNMENT
 from tvm_ext.hosts.tflite_micro.read_model import (
@@ -63,7 +64,7 @@ def with_plan(model: Model, offsets: Sequence[int]) -> bytes:
         content = bytearray(model.content)
         struct.pack_into(f"<{len(offsets)}i", content, begin + 12, *offsets)
         return bytes(content)
-    return _Front(model, root).content(offsets)
+    return _front(model, root, offsets) + model.content
 
 
 def with_order(content: bytes, vector: int, order: Sequence[int]) -> bytes:
@@ -89,82 +90,69 @@ def with_order(content: bytes, vector: int, order: Sequence[int]) -> bytes:
     return bytes(changed)
 
 
-class _Front:
-    """The bytes before the old content; positions are counted from their start."""
+class _Old(NamedTuple):
+    """An offset that leads to a byte of the old content."""
 
-    def __init__(self, model: Model, root: FlatTable) -> None:
-        self.model, self.root = model, root
-        self.bytes = bytearray()
-        self.old: list[tuple[int, int]] = []  # Places of offsets, and their targets
-        if root.fields() > len(ModelField):
-            raise ValueError(
-                f"{model.name}: its table Model has fields that this writer cannot keep"
-            )
+    position: int
 
-    def content(self, offsets: Sequence[int]) -> bytes:
-        self.bytes += bytes(4) + IDENTIFIER
-        root, fields = self.model_table()
-        self.lead(0, root)
-        metadata = self.longer_list(ModelField.METADATA, fields)
-        buffers = self.longer_list(ModelField.BUFFERS, fields)
-        number = len(list(self.root.tables(ModelField.BUFFERS)))
-        entry, places = self.table({MetadataField.NAME: 0, MetadataField.BUFFER: number})
-        self.lead(metadata, entry)
-        self.lead(places[MetadataField.NAME], self.align(4))
-        self.bytes += struct.pack("<I", len(PLAN_NAME)) + PLAN_NAME.encode() + b"\0"
-        buffer, places = self.table({BufferField.DATA: 0})
-        self.lead(buffers, buffer)
-        self.align(ALIGNMENT, before=4)
-        self.lead(places[BufferField.DATA], len(self.bytes))
-        words = (VERSION, 0, len(offsets), *offsets)
-        self.bytes += struct.pack(f"<I{len(words)}i", 4 * len(words), *words)
-        shift = self.align(ALIGNMENT)
-        for at, target in self.old:
-            self.lead(at, shift + target)
-        return bytes(self.bytes) + self.model.content
 
-    def model_table(self) -> tuple[int, dict[int, int]]:
-        """Write the table ``Model`` with the fields of the old one, and return where they stand."""
-        values: dict[int, int] = {field: 0 for field in ModelField if self.root.field(field)}
-        if ModelField.VERSION in values:
-            values[ModelField.VERSION] = self.root.scalar(ModelField.VERSION, "I")
-        values |= {ModelField.BUFFERS: 0, ModelField.METADATA: 0}
-        begin, places = self.table(values)
-        for field, at in places.items():
-            kept = self.root.field(field)
-            if field not in (ModelField.VERSION, ModelField.BUFFERS, ModelField.METADATA):
-                self.old.append((at, kept + struct.unpack_from("<I", self.root.content, kept)[0]))
-        return begin, places
+_Word = int | str | _Old
+"""32 bits: a number, or the offset of a part of the front, by its name, or of the old content."""
 
-    def longer_list(self, field: int, fields: dict[int, int]) -> int:
-        """Write a list of the old tables and one more; return the place of that one's offset."""
-        self.lead(fields[field], self.align(4))
-        old = [table.position for table in self.root.tables(field)]
-        self.bytes += struct.pack("<I", len(old) + 1)
-        for position in old:
-            self.old.append((len(self.bytes), position))
-            self.bytes += bytes(4)
-        self.bytes += bytes(4)
-        return len(self.bytes) - 4
 
-    def table(self, values: dict[int, int]) -> tuple[int, dict[int, int]]:
-        """Write a table of 32-bit fields; return where it begins, and where each field stands."""
+def _front(model: Model, root: FlatTable, offsets: Sequence[int]) -> bytes:
+    """Return the bytes that stand before the old content."""
+    if root.fields() > len(ModelField):
+        raise ValueError(f"{model.name}: its table Model has fields that this writer cannot keep")
+    words: list[_Word] = ["root", *_words(IDENTIFIER)]
+    begins: dict[str, int] = {}
+
+    def add_table(name: str, values: Mapping[int, _Word]) -> None:
         fields = sorted(values)
-        size = 4 + 4 * len(fields)
         slots = [0] * (fields[-1] + 1)
         for at, field in enumerate(fields):
             slots[field] = 4 + 4 * at
-        self.align(2)
-        vtable = len(self.bytes)
-        self.bytes += struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), size, *slots)
-        begin = self.align(4)
-        self.bytes += struct.pack(f"<i{len(fields)}I", begin - vtable, *(values[f] for f in fields))
-        return begin, {field: begin + slots[field] for field in fields}
+        sizes = 4 + 2 * len(slots), 4 + 4 * len(fields)
+        vtable = _words(struct.pack(f"<{2 + len(slots)}H", *sizes, *slots))
+        words.extend(vtable)
+        begins[name] = len(words)
+        words.extend((4 * len(vtable), *(values[field] for field in fields)))
 
-    def lead(self, at: int, target: int) -> None:
-        struct.pack_into("<I", self.bytes, at, target - at)
+    values: dict[int, _Word] = {}
+    for field in ModelField:
+        if at := root.field(field):
+            values[field] = _Old(at + struct.unpack_from("<I", model.content, at)[0])
+    if ModelField.VERSION in values:
+        values[ModelField.VERSION] = root.scalar(ModelField.VERSION, "I")
+    add_table("root", values | {ModelField.BUFFERS: "buffers", ModelField.METADATA: "metadata"})
+    counts = {}
+    for name, kept in (("metadata", ModelField.METADATA), ("buffers", ModelField.BUFFERS)):
+        old = [_Old(table.position) for table in root.tables(kept)]
+        begins[name], counts[name] = len(words), len(old)
+        words += [len(old) + 1, *old, f"last of {name}"]
+    entry: dict[int, _Word] = {MetadataField.NAME: "name", MetadataField.BUFFER: counts["buffers"]}
+    add_table("last of metadata", entry)
+    begins["name"] = len(words)
+    words += [len(PLAN_NAME), *_words(PLAN_NAME.encode() + b"\0")]
+    add_table("last of buffers", {BufferField.DATA: "data"})
+    unit = ALIGNMENT // 4
+    words += [0] * (-(len(words) + 1) % unit)  # The data comes after its length
+    begins["data"] = len(words)
+    plan = (VERSION, 0, len(offsets), *offsets)
+    words += [4 * len(plan), *plan]
+    words += [0] * (-len(words) % unit)
+    end = 4 * len(words)
 
-    def align(self, unit: int, before: int = 0) -> int:
-        """Append zeros until the place after `before` more bytes is aligned; return the length."""
-        self.bytes += bytes(-(len(self.bytes) + before) % unit)
-        return len(self.bytes)
+    def number(at: int, word: _Word) -> int:
+        if isinstance(word, int):
+            return word % (1 << 32)
+        target = end + word.position if isinstance(word, _Old) else 4 * begins[word]
+        return target - 4 * at
+
+    return struct.pack(f"<{len(words)}I", *(number(at, word) for at, word in enumerate(words)))
+
+
+def _words(content: bytes) -> tuple[int, ...]:
+    """Return bytes as words, filled up with zeros."""
+    content += bytes(-len(content) % 4)
+    return struct.unpack(f"<{len(content) // 4}I", content)
