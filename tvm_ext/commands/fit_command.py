@@ -112,6 +112,10 @@ def _remarks(
         does = ran if proof.runs else "takes"
         lines.append(f"with {best.label} it {does} {proof.after.total:,} bytes")
         lines += [proof.remark] if proof.remark else []
+    if wins and len(found.model.subgraphs) > 1:
+        lines.append(
+            "it needs TensorFlow Lite Micro of 2023 or later: older ones misread such plans"
+        )
     if not wins:
         lines.append("nothing is won: the model is at its best with these options")
     better = min(found.choices, key=lambda one: one.head)

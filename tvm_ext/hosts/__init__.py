@@ -17,7 +17,7 @@ from contextlib import contextmanager, redirect_stdout
 def quiet() -> Iterator[None]:
     """Let another framework print, warn and log nothing but errors while a block runs."""
     disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(max(disabled, logging.WARNING))
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")

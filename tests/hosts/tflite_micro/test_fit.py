@@ -451,6 +451,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert said["measured"]["head"] == measure(out.read_bytes()).head < usage.head
     assert main([*command, "--arena", "1KiB"]) == 1
     assert "are missing" in capsys.readouterr().out
+    model.write_bytes(random_model(0))
+    assert main(["fit", str(model), "-o", str(out), "--order", "--in-place"]) == 0
+    assert "of 2023 or later" in capsys.readouterr().out  # It has several subgraphs.
     out.unlink()
     model.write_bytes(one_operator("RELU", FLOAT, 1))
     assert main(["fit", str(model), "-o", str(out)]) == 0

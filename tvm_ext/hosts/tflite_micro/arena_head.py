@@ -62,9 +62,10 @@ class Resident:
 
 
 class Turn(NamedTuple):
-    """One operator at its time."""
+    """One operator at its time, and that at which the subgraphs that it runs are over."""
 
     time: int
+    end: int
     subgraph: int
     operator: int
 
@@ -113,8 +114,31 @@ class ArenaHead:
 
 def arena_of(model: Model, scratch: Scratch) -> ArenaHead:
     """Read off a model what its arena holds, as ``MarkAllocationLifetimes`` does."""
-    used = _Uses(model)
-    used.run(0)
+    made: dict[int, int] = {}
+    last: dict[int, int] = {}
+    steps: list[Turn] = []
+
+    def use(tensors: Iterable[int], now: int) -> None:
+        for tensor in tensors:
+            made.setdefault(tensor, now)
+            last[tensor] = now
+
+    def run(number: int, now: int) -> int:
+        graph, base = model.subgraphs[number], model.first_tensor(number)
+        use((base + tensor for tensor in graph.inputs), now)
+        for position, one in enumerate(graph.operators):
+            now += 1
+            begin = now
+            for tensor in one.outputs:
+                made.setdefault(base + tensor, begin)
+            for other in one.runs:
+                now = run(other, now + 1)
+            last.update((base + tensor, now) for tensor in (*one.operands, *one.outputs))
+            steps.append(Turn(begin, now, number, position))
+        use((base + tensor for tensor in graph.outputs), now)
+        return now
+
+    run(0, 0)
     residents, seen = [], set[str]()
     for subgraph, graph in enumerate(model.subgraphs):
         for number, tensor in enumerate(graph.tensors):
@@ -124,54 +148,21 @@ def arena_of(model: Model, scratch: Scratch) -> ArenaHead:
             in_head = tensor.in_arena or (tensor.is_variable and pinned is not None)
             if not in_head:
                 continue
-            first, last = used.made.get(at, -1), used.last.get(at, -1)
+            first = made.get(at, -1)
             name = called_tensor(graph.tensors, number)
             if name in seen:
                 name = f"{name} of subgraph {subgraph}"
             seen.add(name)
             size = round_up(tensor.size, ALIGNMENT)
-            residents.append(Resident(name, size, first, max(first, last), at, pinned))
-    for subgraph, operator in sorted(scratch):
-        if (subgraph, operator) in used.spans:
-            first, last = used.spans[subgraph, operator]
-            label = f"scratch of {model.subgraphs[subgraph].operators[operator].name}"
-            name = f"{label} (operator {operator}{f' of subgraph {subgraph}' * bool(subgraph)})"
-            size = round_up(scratch[subgraph, operator], ALIGNMENT)
-            residents.append(Resident(name, size, first, last))
-    return ArenaHead(tuple(residents), tuple(used.steps))
-
-
-class _Uses:
-    """The times at which tensors are used, in one walk over what runs."""
-
-    def __init__(self, model: Model) -> None:
-        self.model, self.now = model, 0
-        self.made: dict[int, int] = {}
-        self.last: dict[int, int] = {}
-        self.spans: dict[tuple[int, int], tuple[int, int]] = {}
-        self.steps: list[Turn] = []
-
-    def run(self, number: int) -> None:
-        graph, base = self.model.subgraphs[number], self.model.first_tensor(number)
-        self.use([base + tensor for tensor in graph.inputs])
-        for position, one in enumerate(graph.operators):
-            self.now += 1
-            begin = self.now
-            self.steps.append(Turn(begin, number, position))
-            for tensor in one.outputs:
-                self.made.setdefault(base + tensor, begin)
-            for other in one.runs:
-                self.now += 1
-                self.run(other)
-            for tensor in (*one.operands, *one.outputs):
-                self.last[base + tensor] = self.now
-            self.spans[number, position] = (begin, self.now)
-        self.use([base + tensor for tensor in graph.outputs])
-
-    def use(self, tensors: Iterable[int]) -> None:
-        for tensor in tensors:
-            self.made.setdefault(tensor, self.now)
-            self.last[tensor] = self.now
+            residents.append(Resident(name, size, first, max(first, last.get(at, -1)), at, pinned))
+    spans = {(step.subgraph, step.operator): step for step in steps}
+    for subgraph, operator in sorted(scratch.keys() & spans.keys()):
+        span = spans[subgraph, operator]
+        label = f"scratch of {model.subgraphs[subgraph].operators[operator].name}"
+        name = f"{label} (operator {operator}{f' of subgraph {subgraph}' * bool(subgraph)})"
+        size = round_up(scratch[subgraph, operator], ALIGNMENT)
+        residents.append(Resident(name, size, span.time, span.end))
+    return ArenaHead(tuple(residents), tuple(sorted(steps)))
 
 
 def greedy_plan(arena: ArenaHead) -> Plan:
