@@ -211,7 +211,11 @@ SAVED = saved_json(tvm.IRModule.from_expr(tvm.script.from_source(CHAIN)))
         ("loop.json", graph(*({"type": "ffi.Array", "data": [n]} for n in (1, 0))), "PATH.*node 0"),
         ("int.json", graph({"type": "int", "data": 3}), "PATH: .* of type int, not an IRModule"),
         ("expr.json", saved_json(tirx.IntImm("int32", 3)), "PATH: .*object of type IntImm"),
-        ("program.txt", CHAIN, "PATH: the name of a file must end in .json, .py, "),
+        (
+            "program.txt",
+            CHAIN,
+            "PATH: the name of a file must end in .json, .py, .*, .csv, .pte, .tflite",
+        ),
         ("weights.pth", "", "PATH: .*torch.export.save writes a .pt2"),
     ],
 )

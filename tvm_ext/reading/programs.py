@@ -53,7 +53,7 @@ SCRIPT, JSON, TABLE = ".py", ".json", ".csv"
 
 SUFFIXES = (JSON, SCRIPT, ONNX, EXPORTED)
 """The suffixes of files of programs."""
-_LISTED = (TABLE, ".pte")  # A program of ExecuTorch lists its buffers, as a table does.
+_LISTED = (TABLE, ".pte", ".tflite")  # Files of other hosts list their buffers, as a table does.
 _ENDINGS = ", ".join((*SUFFIXES, *_LISTED))
 
 _CONTAINERS = ("ffi.Array", "ffi.Dict", "ffi.List", "ffi.Map")
