@@ -47,11 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hypothesis comes with a plugin, so pytest would rewrite every assertion within it.
     getattr(config.pluginmanager.rewrite_hook, "_must_rewrite", set()).discard("hypothesis")
     import llvm_level
+    import sweeps as samples
     from hypothesis import HealthCheck, settings
 
     from passes.planning.planners import relocation as improve
 
     sweeps = is_sweep(config)
+    samples.quick_only = config.option.markexpr == "not slow"
     settings.register_profile(
         "any machine",
         deadline=None,  # A loaded machine is no fault of what is tested.

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
+quick_only = False
+"""Whether slow cases are left out, and not only marked: thousands, in every process of a run."""
+
 
 def sample(cases: Iterable[Any], *chosen: Any) -> list[Any]:
     """Return the cases of a test, all but the chosen ones marked as slow."""
+    if quick_only:
+        return [x for x in cases if x in chosen]
     return [x if x in chosen else pytest.param(x, marks=pytest.mark.slow) for x in cases]
 
 

@@ -12,7 +12,10 @@ from types import ModuleType
 from urllib.parse import unquote
 
 import pytest
+import sweeps
+import tvm
 
+from tvm_ext import workloads
 from tvm_ext.__main__ import _parser, main
 
 ROOT = Path(__file__).parents[2]
@@ -96,8 +99,33 @@ def save_network(path: Path) -> None:
     torch.export.save(torch.export.export(Network(), example, dynamic_shapes=sizes), path)
 
 
+SMALL = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(
+        x: R.Tensor((1, 3, 32, 32), "float32"),
+        first: R.Tensor((8, 3, 3, 3), "float32"),
+        second: R.Tensor((8, 8, 3, 3), "float32"),
+    ):
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            lv0 = R.nn.relu(R.nn.conv2d(x, first))
+            lv1 = R.nn.relu(R.nn.conv2d(lv0, second, padding=1))
+            lv2 = R.nn.max_pool2d(R.concat((lv0, lv1), axis=1), pool_size=3, strides=2)
+            R.output(lv2)
+        return lv2
+"""
+"""A network in the place of the one that pages take, whose many operators say no more here."""
+
+
+@pytest.mark.parametrize(
+    "network", sweeps.sample([None, SMALL], SMALL), ids=lambda n: "small" if n else "whole"
+)
 @pytest.mark.parametrize("page", named([p for p in PAGES if p.name not in (FRAGMENTS, ELSEWHERE)]))
-def test_python_runs_from_the_top_of_a_page_down(page, tmp_path, monkeypatch):
+def test_python_runs_from_the_top_of_a_page_down(page, network, tmp_path, monkeypatch):
+    if network:
+        monkeypatch.setattr(workloads, "model", lambda _name: tvm.script.from_source(network))
     if page.name == HOSTS:
         pytest.importorskip("executorch", reason="ExecuTorch is not installed")
     monkeypatch.syspath_prepend(str(page.parent))
