@@ -11,6 +11,7 @@ from address_runs import assert_same_results, identity, memory_after
 from program_text import program
 from tvm import tirx
 
+from passes.ir import find_accesses, find_linear_access
 from passes.prim_func.problems import find_problems
 from tvm_ext.transform import StorageRewrite
 
@@ -93,7 +94,8 @@ def lends(call: Any) -> bool:
     """Whether a buffer of a call may end its life with the statement."""
     buffer = tirx.decl_buffer((16,), "int64", "kept", scope="local.UB", layout=None)
     statements = [tirx.AllocBuffer(buffer), tirx.Evaluate(call(buffer)), tirx.Evaluate(0)]
-    (uses,) = find_problems(tirx.PrimFunc([word], tirx.SeqStmt(statements))).uses
+    func = tirx.PrimFunc([word], tirx.SeqStmt(statements))
+    (uses,) = find_accesses(find_linear_access(func)).of
     return not uses.escapes
 
 

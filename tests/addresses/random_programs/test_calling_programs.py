@@ -26,9 +26,8 @@ from passes.addresses.transform import PlanAddresses
 from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
 from passes.gmem.options import ATTRIBUTE
 from passes.gmem.transform import GMEMAllocate
-from passes.ir import prim_funcs, structural_mutate
-from passes.prim_func.module_calls import Callers, find_calls
-from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.ir import find_accesses, find_linear_access, prim_funcs, structural_mutate
+from passes.prim_func.module_calls import find_calls
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
 from tvm_ext.lowering import known_target
@@ -355,6 +354,5 @@ def test_what_goes_on_in_a_callee_lasts_in_its_caller(going_on: Any, way: str):
         lasting = find_calls(prim_funcs(mod)).lasting
         assert lasting == found
     for last, escapes in ((frozenset(), False), (frozenset({"f"}), False), (lasting, True)):
-        options = ProblemOptions(callers=Callers(lasting=last))
-        (uses,) = find_problems(mod["main"], options).uses
+        (uses,) = find_accesses(find_linear_access(mod["main"]), last).of
         assert uses.escapes == escapes
