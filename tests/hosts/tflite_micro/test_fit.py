@@ -69,6 +69,14 @@ def check(found: Fit) -> None:
     assert found.best(in_place=False, order=False).head <= found.usage.head
 
 
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run models that do not crash in this process: to fork it takes longer than all else."""
+    for module in (interpreter, sys.modules[fit.__module__]):
+        monkeypatch.setattr(module, "apart", lambda action, *given: action(*given))
+
+
+@pytest.mark.usefixtures("together")
 @pytest.mark.parametrize("seed", [*range(12), pytest.param(-1, marks=pytest.mark.slow)])
 def test_random_models(seed: int) -> None:
     """Heads are those that are reported, and results are the same bits, in every choice."""
@@ -81,6 +89,7 @@ def test_random_models(seed: int) -> None:
         check(fit(content, f"model {each}"))
 
 
+@pytest.mark.usefixtures("together")
 @pytest.mark.skipif(not PUBLIC, reason=f"{DATA} is not there; set TVM_EXT_DATA to the data folder")
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_models(name: str) -> None:
@@ -111,6 +120,7 @@ BINARY = """
 OPERANDS = dict.fromkeys(BINARY.split(), 2) | {"SELECT_V2": 3}
 
 
+@pytest.mark.usefixtures("together")
 @pytest.mark.parametrize("name", sorted(ELEMENTWISE | RESHAPING))
 def test_each_operator_in_place(name: str) -> None:
     """Each operator of the tables gives the same bits with its result at an operand's offset."""
