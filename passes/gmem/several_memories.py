@@ -110,7 +110,7 @@ def plan_over_memories(
         tuple(entry.buffer for entry in entries.values()),
         aligned,
         {name: entry.traffic for name, entry in entries.items()},
-        "its tensors" if len(read) > 1 else f"function {read[0].name!r}",
+        "the module" if len(read) > 1 else f"function {read[0].name!r}",
     )
     plan = solve(problem, budget=options.budget)
     if not plan.fits:

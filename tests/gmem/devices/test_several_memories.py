@@ -215,6 +215,11 @@ def test_what_does_not_fit_names_tensors_memories_and_what_would_help():
     assert "lacks" in text
     assert "it fits with" in text
     assert "bytes of 'global': planned" in text
+    assert text.startswith("GMEMAllocate: function 'main' does not fit its memories")
+    two = Residual.clone()
+    two["again"] = two["main"].with_attr("global_symbol", "again")
+    with pytest.raises(ValueError, match="the module does not fit its memories"):
+        allocated(two, chip(16 * KIB, last=16 * KIB))
 
 
 @pytest.mark.parametrize(
