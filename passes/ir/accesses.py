@@ -96,11 +96,6 @@ class MemoryAccess:
             return []
         return [self.index] if type(self.op) is tir.Call else items(self.op.indices)
 
-    @property
-    def is_conditional(self) -> bool:
-        """Whether a condition within its statement decides whether it happens."""
-        return any(each.part and not isinstance(each.op, tir.Statement) for each in self.around)
-
 
 @dataclass(eq=False)
 class AllocationUses:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the computations of a function, and what it reads before anything can have written it."""
+"""Finds the computations of a function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from passes.ascend.analysis.computations import (
@@ -15,8 +15,8 @@ from passes.ascend.analysis.computations import (
     joined,
     union,
 )
-from passes.ir import NO_LOWER, Bound, MemoryAccess, most_of, nodes_in, structural_map, tir
-from passes.ir.operators import buffer_data_var, is_tvm_access_ptr, masked_index
+from passes.ir import NO_LOWER, Bound, MemoryAccess, most_of, structural_map, tir
+from passes.ir.operators import is_tvm_access_ptr, masked_index
 from passes.ir.statements import NodeVisitor, nodes_of
 from passes.prim_func import FunctionProblems
 from passes.simulation import Alternative, Loop
@@ -30,33 +30,13 @@ _OF_LOAD, _OF_STORE = 1, 2  # The argument that is the index of a load, and of a
 _BOUNDS = (0, 1, 2)  # The parts of a loop before its body
 
 
-def find_computations(
-    found: FunctionProblems, planned: Collection[int]
-) -> tuple[tuple[Node, ...], tuple[int, ...]]:
+def find_computations(found: FunctionProblems, planned: Collection[int]) -> tuple[Node, ...]:
     """Find the computations of a function and the loops and branches around them, in order.
 
     `planned` are indices of allocations. ValueError is raised when one named pipe stands inside of
     another, or is no name.
-
-    Also returned are the planned allocations that are read before anything can have written them.
-    A read is not returned if a loop around it writes the buffer later in its body: an earlier
-    iteration may have written it. Where the read is under no condition, that loop must not be
-    around the allocation, nor be one over the elements: the index of the store does not name its
-    variable.
-    Memory whose address is handed on counts as written.
     """
-    finder = _Finder(found, planned)
-    nodes = finder.nodes(nodes_of(found.access.body))
-    return nodes, tuple(dict.fromkeys(read.index for read in finder.early_reads))
-
-
-@dataclass(frozen=True)
-class _EarlyRead:
-    """A read of a planned allocation to which nothing has been written so far."""
-
-    index: int
-    loops: frozenset[int]  # Those around it that are not around the allocation, by handle
-    is_conditional: bool
+    return _Finder(found, planned).nodes(nodes_of(found.access.body))
 
 
 class _Finder(NodeVisitor):
@@ -65,13 +45,9 @@ class _Finder(NodeVisitor):
         self._bounds = list(found.bounds)  # Of the variables that are known by now
         self._pipe: str | None = None  # The named pipe around
         self._nodes: list[Node] = []  # Nodes of the statements read so far
-        self._loops: list[tir.Loop | tir.While] = []  # The loops around
-        self._conditions = 0  # The branches around
-        self._behind: dict[int, set[int]] = {}  # The variables that a bound variable depends on
-        self._planned = frozenset(planned)
-        self._made_in: dict[int, int] = {}  # The number of loops around a planned allocation
-        self._unwritten = set(planned)
-        self.early_reads: list[_EarlyRead] = []  # Those to which no loop carries a later write
+        # The statements, by handle, around allocations that are planned.
+        places = (place for index in planned for place in found.accesses.of[index].made)
+        self._allocating = {each.op.__chandle__() for place in places for each in place}
 
     def nodes(self, statements: Sequence[Any]) -> tuple[Node, ...]:
         """Return what statements are made of."""
@@ -92,13 +68,12 @@ class _Finder(NodeVisitor):
             return Memory(key, alloc.name, str(alloc.scope), entry.root, bits)
         return Memory(key, buffer.name, buffer.ty.storage_scope, None, bits)
 
-    def _evaluate(
+    def _touched(
         self, op: Any, part: int | None = None
     ) -> tuple[tuple[Memory, ...], tuple[Memory, ...], int]:
         """Return what a statement reads, what calls in it may write, and the most elements of one.
 
-        A store's own write does not count; of a loop, one `part` can be asked for. Buffers that are
-        read and were never written are noted; a buffer that a call may write counts as written.
+        A store's own write does not count; of a loop, one `part` can be asked for.
         """
         found = [
             (self._memory(each.buffer), each)
@@ -106,71 +81,27 @@ class _Finder(NodeVisitor):
             if not each.op.same_as(op)
             and (part is None or each.around[each.loop_of_bounds or 0].part == part)
         ]
-        loads = [(m, each) for m, each in found if _is_load(each)]
-        given = sorted(
-            (_rank(each.op), n) for n, (_, each) in enumerate(found) if not _is_load(each)
-        )
-        pointers = [found[number] for _, number in given]
-        reads = union((m for m, _ in loads), (m for m, each in pointers if each.reads))
+        loads = [m for m, each in found if _is_load(each)]
+        pointers = [(m, each) for m, each in found if not _is_load(each)]
+        pointers.sort(key=lambda pointer: _rank(pointer[1].op))
+        reads = union(loads, (m for m, each in pointers if each.reads))
         writes = union(m for m, each in pointers if each.writes)
-        self._note_written(writes)
-        for index in [m.index for m in reads if m.index in self._unwritten]:
-            guards = [each.is_conditional for m, each in loads if m.index == index]
-            is_conditional = self._conditions > 0 or (guards != [] and all(guards))
-            # Under a condition it may read what an earlier round of a loop around left there.
-            loops = self._loops[0 if is_conditional else self._made_in[index] :]
-            handles = frozenset(loop.__chandle__() for loop in loops)
-            self.early_reads.append(_EarlyRead(index, handles, is_conditional))
         return reads, writes, max((_elements(each) for _, each in pointers), default=1)
-
-    def _note_written(self, memories: Iterable[Memory], indices: Iterable[Any] = ()) -> None:
-        """Note that memory is written, which a loop around an earlier read may carry to it.
-
-        A loop whose variable the indices name writes other elements in each iteration: to a read
-        under no condition it carries nothing.
-        """
-        written = {memory.index for memory in memories}
-        self._unwritten.difference_update(written)
-        named = self._variables(indices)
-        around = {loop.__chandle__() for loop in self._loops}
-        over_tiles = {
-            loop.__chandle__()
-            for loop in self._loops
-            if isinstance(loop, tir.While) or loop.loop_var.__chandle__() not in named
-        }
-        self.early_reads = [
-            read
-            for read in self.early_reads
-            if read.index not in written
-            or read.loops.isdisjoint(around if read.is_conditional else over_tiles)
-        ]
-
-    def _variables(self, expressions: Iterable[Any]) -> set[int]:
-        """Return the handles of the variables that expressions depend on."""
-        found = {var.__chandle__() for expr in expressions for var in nodes_in(expr, tir.Var)}
-        return found.union(*(self._behind.get(key, ()) for key in found))
 
     # Leaf statements
 
     def _visit_allocation(self, op: tir.Allocation) -> None:
-        index = self._memory(op.buffer).index
-        if index in self._planned:
-            self._made_in[index] = len(self._loops)
+        """Leave an allocation out, which computes nothing."""
 
-    def _visit_declaration(self, op: tir.Declaration) -> None:
-        """Give memory another name; by a computed one anything may be written."""
-        if buffer_data_var(op.data) is None:
-            self._evaluate(op)
+    _visit_declaration = _visit_allocation
 
     def _visit_store(self, op: tir.Store) -> None:
-        target = self._memory(op.buffer)
-        reads, written, _ = self._evaluate(op)
-        self._note_written([target], op.indices)
+        reads, written, _ = self._touched(op)
         dtype = op.value.ty.dtype
         lanes = max(dtype.lanes, 1)
         store = Computation(
             reads,
-            union([target], written),
+            union([self._memory(op.buffer)], written),
             elements=lanes,
             moved_bits=dtype.bits * lanes,
             element_bits=max([dtype.bits, *(memory.bits for memory in reads)]),
@@ -180,14 +111,12 @@ class _Finder(NodeVisitor):
         self._nodes.append(store)
 
     def _visit_binding(self, op: tir.Assertion | tir.Binding) -> None:
-        if isinstance(op, tir.Binding):
-            self._behind[op.var.__chandle__()] = self._variables([op.value])
         self._nodes += self._value(op)
 
     _visit_assertion = _visit_binding
 
     def _value(self, op: Any, part: int | None = None) -> Sequence[Node]:
-        reads, *_ = self._evaluate(op, part)
+        reads, *_ = self._touched(op, part)
         if not reads:
             return ()
         bits = max(memory.bits for memory in reads)
@@ -195,7 +124,7 @@ class _Finder(NodeVisitor):
 
     def _visit_other(self, op: Any) -> None:
         """Add the computation of a call, whose accesses are known by its pointers at most."""
-        reads, writes, elements = self._evaluate(op)
+        reads, writes, elements = self._touched(op)
         if reads or writes:
             bits = max(memory.bits for memory in (*reads, *writes))
             self._nodes.append(Computation(reads, writes, elements, elements * bits, bits))
@@ -231,32 +160,23 @@ class _Finder(NodeVisitor):
     def _loop(self, op: tir.Loop) -> Sequence[Node]:
         trips = self._trips(op)
         before = [node for bound in _BOUNDS for node in self._value(op, bound)]
-        made, body = len(self._made_in), self._body(op)
+        body = self.nodes(nodes_of(op.body))
         if not body:
             return before
-        if len(self._made_in) == made and not before:
+        if op.__chandle__() not in self._allocating and not before:
             whole = joined(body)
             if whole is not None:
                 return [whole.times(trips)]
         return [*before, Loop(op.__chandle__(), trips, body)]
 
     def _visit_while(self, op: tir.While) -> None:
-        body = self._body(op)
+        body = (*self._value(op), *self.nodes(nodes_of(op.body)))
         if body:
             self._nodes.append(Loop(op.__chandle__(), UNKNOWN_TRIPS, body))
 
-    def _body(self, op: tir.Loop | tir.While) -> tuple[Node, ...]:
-        self._loops.append(op)
-        condition = self._value(op) if isinstance(op, tir.While) else ()
-        body = (*condition, *self.nodes(nodes_of(op.body)))
-        self._loops.pop()
-        return body
-
     def _visit_if(self, op: tir.If) -> None:
         self._nodes += self._value(op)
-        self._conditions += 1
         then, otherwise = (self.nodes(nodes_of(case)) for case in (op.then_case, op.else_case))
-        self._conditions -= 1
         if then or otherwise:
             self._nodes.append(Alternative(then, otherwise))
 

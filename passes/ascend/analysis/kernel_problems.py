@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from passes.ascend.analysis.first_reads import is_read_first
 from passes.ascend.analysis.instructions import FILLS_FROM_GLOBAL, STORES_TO_GLOBAL, may_write_over
 from passes.ascend.analysis.pipes import Pipelines
 from passes.ascend.planning.levels import DEPENDENCE, STALL, with_level_penalties
@@ -148,10 +149,11 @@ def check_is_planned(kernel: CoreKernel, scopes: Collection[str]) -> None:
     for note in found.left_alone:
         if note.scope in scopes and note.is_used:
             raise ValueError(f"{note}; its place must be decided when the kernel is compiled")
-    for index in kernel.pipelines.read_first:
-        uses = found.accesses.of[index]
+    planned = {use.index for each in found.problems for use in each.allocations.values()}
+    for uses in found.accesses.of:
         # A preloaded buffer was written an iteration before.
-        if uses.scope in scopes and not _says(uses.statement, _PRELOAD):
+        is_exempt = uses.scope not in scopes or _says(uses.statement, _PRELOAD)
+        if uses.index in planned and not is_exempt and is_read_first(found.accesses, uses):
             where = f"buffer {uses.alloc.name!r} in {uses.scope}"
             raise ValueError(f"{where}: error: read before first write")
 

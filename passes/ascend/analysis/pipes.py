@@ -52,12 +52,11 @@ class Pipelines:
         # The statements on planned memory of which neither the program nor the memories say where
         # they run, by name, each once. They are taken to be the scalar unit's.
         self.guesses: tuple[str, ...] = ()
-        nodes, read_first = find_computations(found, self._names)
-        # The planned allocations that are read before anything has written them, in order.
-        self.read_first = read_first
         # The statements, with the loops and branches around. Of buffers it names those that are
         # planned, as the function's problems do.
-        self.program: tuple[Step, ...] = tuple(self._steps(nodes, 1))
+        self.program: tuple[Step, ...] = tuple(
+            self._steps(find_computations(found, self._names), 1)
+        )
         # Of the planned allocations.
         self.uses = {
             index: self._use(index, found.accesses.of[index].loop) for index in self._names
