@@ -59,11 +59,12 @@ class PipelineUse:
     scalar : bool
         Whether the scalar unit reads or writes it.
     loop : int, optional
-        The innermost loop around its allocation and all its uses: each iteration writes it anew
-        before it reads it, so that iterations can take turns with several offsets. None where
-        there is no such loop. Equal numbers are equal loops; they have no other meaning.
+        The innermost loop around its allocation and all its uses. Iterations of it can take turns
+        with several offsets, unless one reads what an earlier one wrote: such a buffer has one
+        slot. None where there is no such loop. Equal numbers are equal loops; they have no other
+        meaning.
     runs : int
-        How often a statement that uses it runs in one call of the kernel, at most; at least 1.
+        How often the body of `loop` runs in one call of the kernel, at most; 1 without a loop.
 
     Raises
     ------

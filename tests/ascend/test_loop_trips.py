@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import pytest
+from ascend_modules import module
 from pipe_outlines import outline, steps_of, uses
 from program_text import program
 
-from passes.planning import PipelineUse
-from passes.simulation import Loop
+from passes.ascend.kernel import core_kernel, machine_of
+from passes.planning import Penalty, PipelineUse, Plan, Status
+from passes.simulation import Cause, Loop, simulate
+from tvm_ext import lowering
 
 loops = program("""
 def loops(x: 64 int32, y: 64 int32, n: T.int32):
@@ -45,9 +48,9 @@ def test_loops_of_all_kinds():
     ]
     assert steps[0].work == 6
     found = uses(loops)
-    assert found["count"] == PipelineUse(scalar=True, runs=2)
+    assert found["count"] == PipelineUse(scalar=True)
     assert found["a"] == PipelineUse(dma=True, loop=2, runs=16)
-    assert found["data"] == PipelineUse(dma=True, scalar=True, runs=16)
+    assert found["data"] == PipelineUse(dma=True, scalar=True)
 
 
 EXTENTS = {
@@ -81,3 +84,33 @@ def test_a_loop_of_unknown_extent_runs_twice(extent: str):
     (step,) = (step for step in steps_of(func) if isinstance(step, Loop))
     assert step.extent == EXTENTS[extent]
     assert uses(func)["a"].runs == EXTENTS[extent]
+
+
+inner_loops = program("""
+def inner_loops(x: 1024, y: 1024, z: 1024):
+    for t in range(4):
+        a: local.UB 256
+        b: local.UB 256
+        for k in range(8):
+            a[k * 32 + i] = x[t * 256 + k * 32 + i] for i in range(32)
+            y[t * 256 + k * 32 + i] = a[k * 32 + i] for i in range(32)
+        for k in range(8):
+            b[k * 32 + i] = x[t * 256 + k * 32 + i] for i in range(32)
+            z[t * 256 + k * 32 + i] = b[k * 32 + i] for i in range(32)
+""")
+
+
+def test_buffers_of_one_loop_wait_once_a_round_whatever_their_inner_loops_are():
+    kernel = core_kernel(module(inner_loops, lowering.known_target("ascend/910b-llvm"))["main"])
+    assert outline(kernel.program) == [[4, [8, "MTE2", "MTE3"], [8, "MTE2", "MTE3"]]]
+    (problem,) = kernel.problems
+    assert problem.penalties == (Penalty("a", "b", 4),)
+    machine = machine_of(kernel.func)
+    assert machine is not None
+    plan = Plan({"a": (0,), "b": (0,)}, 1024, 4, "by hand", Status.FEASIBLE)
+    found = simulate(kernel.program, [(problem, plan)], machine)
+    # The first load of `b` in each of 4 rounds, and that of `a` in all but the first.
+    waiting = [run for run in found.timeline if Cause.REUSE in dict(run.waits)]
+    assert [run.iteration for run in waiting] == [
+        (t, 0) for t in range(4) for _ in range(1 if t == 0 else 2)
+    ]

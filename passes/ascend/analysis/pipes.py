@@ -11,6 +11,7 @@ buffers by the pipelines that touch them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from passes.ascend.analysis.computation_finder import find_computations
@@ -41,8 +42,9 @@ class Pipelines:
             for attached in found.problems
             for name, allocation in attached.allocations.items()
         }
-        self._runs = dict.fromkeys(self._names, 1)
-        self._numbers: dict[int, int] = {}  # Of the loops, by handle
+        # The number of each loop, and how often its body runs at most, by handle.
+        self._loops: dict[int, tuple[int, int]] = {}
+        self._numbers = count()
         # The pipes that read and that write each planned allocation.
         self.readers: dict[int, set[str]] = {index: set() for index in self._names}
         self.writers: dict[int, set[str]] = {index: set() for index in self._names}
@@ -64,27 +66,31 @@ class Pipelines:
 
     def _use(self, index: int, loop: Any) -> PipelineUse:
         # Without slots of its own it takes turns with the loop around its allocation, too.
+        key = 0 if loop is None else loop.__chandle__()
+        number, runs = self._loops.get(key, (None, 1))
         is_drained = not self.readers[index].isdisjoint(_DRAINS)
         return PipelineUse(
             dma=is_drained or FILLS_FROM_GLOBAL in self.writers[index],
             scalar="S" in self.readers[index] | self.writers[index],
-            loop=None if loop is None else self._numbers.get(loop.__chandle__()),
-            runs=self._runs[index],
+            loop=number,
+            runs=max(runs, 1),
         )
 
     def _steps(self, nodes: Sequence[Node], runs: int) -> Iterator[Step]:
         """Yield what the simulator runs for some nodes, which run `runs` times."""
         for node in nodes:
             if isinstance(node, Loop):
-                number = self._numbers[node.number] = len(self._numbers)
-                yield Loop(number, node.extent, tuple(self._steps(node.body, runs * node.extent)))
+                # One statement may stand in several places.
+                number, inside = next(self._numbers), runs * node.extent
+                self._loops[node.number] = number, inside
+                yield Loop(number, node.extent, tuple(self._steps(node.body, inside)))
             elif isinstance(node, Alternative):
                 then = tuple(self._steps(node.then, runs))
                 yield Alternative(then, tuple(self._steps(node.otherwise, runs)))
             else:
-                yield self._statement(node, runs)
+                yield self._statement(node)
 
-    def _statement(self, node: Computation, runs: int) -> Statement:
+    def _statement(self, node: Computation) -> Statement:
         by_scopes = node.pipe_by_scopes
         pipe = _pipe_of(node, by_scopes)
         is_vector = pipe == "V" or (by_scopes == "V" and node.is_scalar_loop)
@@ -93,8 +99,8 @@ class Pipelines:
         written = ", ".join(memory.name for memory in node.writes) or "scalar"
         read = ", ".join(memory.name for memory in node.reads)
         name = f"{written} from {read}" if read else written
-        reads = self._touched(node.reads, self.readers, pipe, runs)
-        writes = self._touched(node.writes, self.writers, pipe, runs)
+        reads = self._touched(node.reads, self.readers, pipe)
+        writes = self._touched(node.writes, self.writers, pipe)
         is_guess = node.pipe is None and by_scopes is None and node.elements > 1
         if is_guess and (reads or writes) and name not in self.guesses:
             self.guesses += (name,)
@@ -106,13 +112,12 @@ class Pipelines:
         return Statement(name, pipe, reads, writes, work, bits)
 
     def _touched(
-        self, memories: Sequence[Memory], pipes: Mapping[int, set[str]], pipe: str, runs: int
+        self, memories: Sequence[Memory], pipes: Mapping[int, set[str]], pipe: str
     ) -> tuple[str, ...]:
         """Note that a pipe uses the planned of some memories; return their names."""
         planned = [m.index for m in memories if m.index is not None and m.index in self._names]
         for index in planned:
             pipes[index].add(pipe)
-            self._runs[index] = max(self._runs[index], runs)
         return tuple(self._names[index] for index in planned)
 
 
