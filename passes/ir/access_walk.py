@@ -217,7 +217,6 @@ class _AccessWalk(NodeVisitor):
         dtype: Any = None,
         is_whole: bool = True,
         is_address: bool = False,
-        is_described: bool = False,
     ) -> None:
         entry = None if buffer is None else self._access.buffers.get(buffer.__chandle__())
         if entry is None and (is_address or buffer is None):
@@ -226,7 +225,7 @@ class _AccessWalk(NodeVisitor):
         fate = is_address and self._keeps, is_address and self._copies, self._goes_on
         what = buffer, op, bool(mask & _READ), bool(mask & _WRITE), index, extent, dtype
         where = self._around, self._statement, self._order
-        found = MemoryAccess(*what, *where, is_whole, is_address, is_described, *fate)
+        found = MemoryAccess(*what, *where, is_whole, is_address, *fate)
         self._order += 1
         self._found.by_statement.setdefault(self._statement.__chandle__(), []).append(found)
         if entry is not None and entry.root >= 0:
@@ -287,7 +286,6 @@ class _AccessWalk(NodeVisitor):
             dtype=dtype.ty.dtype,
             is_whole=bool(said),
             is_address=True,
-            is_described=isinstance(mask, tir.IntConstant) and mask.value in (1, 2, 3),
         )
 
 

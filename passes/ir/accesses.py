@@ -58,7 +58,6 @@ class MemoryAccess:
     order: int  # Its number in the order of the program: a store comes after what it reads
     is_whole: bool  # Whether a write is of all elements that it names
     is_address: bool  # Whether its address is handed on, or an operand under a mask
-    is_described: bool  # Whether the address comes with what is read and written there
     is_kept: bool  # Whether the address may be kept beyond the statement
     is_copied: bool  # Whether an asynchronous copy, which a thread waits for, is given it
     goes_on: bool  # Whether something may go on there after the statement
@@ -137,11 +136,6 @@ class AllocationUses:
     def stores(self) -> list[MemoryAccess]:
         """The accesses that are stores."""
         return [each for each in self.accesses if isinstance(each.op, tir.Store)]
-
-    @cached_property
-    def handed_on(self) -> list[MemoryAccess]:
-        """The accesses that hand its address on, so that not all is seen."""
-        return [each for each in self.accesses if each.is_address]
 
     @cached_property
     def escapes(self) -> bool:

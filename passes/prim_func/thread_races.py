@@ -10,7 +10,7 @@ stores, so it does not see that
 - two allocations with an address have the same bytes,
 - equal indices are different bytes where elements differ in width: thread 4 writes the fourth
   byte of an array of ``int8`` while thread 1 has still to read its element of ``float32``,
-- a call reads or writes what it is given the address of, unless `tvm_access_ptr` says what.
+- a call writes an element that is its operand, or what it is given the address of.
 """
 
 from __future__ import annotations
@@ -30,13 +30,9 @@ def racing_pairs(allocations: Mapping[str, AllocationUses]) -> Iterator[tuple[st
 
 
 def races_with_any(uses: AllocationUses) -> bool:
-    """Return whether an allocation would race with any other of its element type in its bytes.
-
-    TVM follows no bare address when it places barriers.
-    """
-    is_seen = all(each.is_described for each in uses.handed_on)
-    is_synchronized = is_seen and uses.scope in _SYNCHRONIZED
-    return is_shared(uses) and not (is_synchronized and len(uses.widths) == 1)
+    """Return whether an allocation would race with any other of its element type in its bytes."""
+    is_seen = len(uses.widths) == 1 and not any(each.is_address for each in uses.accesses)
+    return is_shared(uses) and not (is_seen and uses.scope in _SYNCHRONIZED)
 
 
 def is_shared(uses: AllocationUses) -> bool:

@@ -206,3 +206,48 @@ def test_nothing_orders_what_these_threads_do():
     first, second = attached.problem.buffers
     assert live_together(first.live, second.live)
     assert not attached.problem.in_place
+
+
+SHARING = """
+def main(x: 16, y: 16):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 8)
+    a: {scope} 8
+    a[tx] = x[tx]
+    T.evaluate(T.tvm_storage_sync("shared"))
+    {use}
+    b: {scope} 8
+    b[tx] = x[tx + 8]
+    T.evaluate(T.tvm_storage_sync("shared"))
+    y[tx] = y[tx] + b[7 - tx]
+"""
+READ = "y[tx] = a[7 - tx]"
+VIEW = """v = T.decl_buffer((32,), "int8", data=a.data, scope="shared")
+    y[tx] = T.Cast("float32", v[tx])"""
+UNSEEN = {
+    "in a scope without barriers": ("shared.l1", READ),
+    "elements of another width": ("shared", VIEW),
+    "an address": ("shared", "T.evaluate(T.call_extern('int32', 'reads', a.data, 32))"),
+}
+
+
+def sharing(case: tuple[str, str]) -> tvm.IRModule:
+    func = program(SHARING.format(scope=case[0], use=case[1]))
+    return tvm.IRModule({"main": func.with_attr({"global_symbol": "main", "target": TARGET})})
+
+
+@pytest.mark.parametrize("case", UNSEEN.values(), ids=UNSEEN)
+def test_what_no_barrier_would_part_keeps_its_memory(case: tuple[str, str]):
+    assert not races_under(sharing(case), "sound")
+
+
+def test_barriers_part_loads_and_stores():
+    mod = sharing(("shared", READ))
+    assert PASSES["sound"]()(mod).script().count("alloc_shared(") == 1
+    assert not races_under(mod, "sound")
+
+
+def test_what_a_call_writes_as_its_operand_keeps_its_memory():
+    use = "T.evaluate(T.tvm_thread_allreduce(T.uint32(1), x[tx], True, a[tx], tx))"
+    text = PASSES["sound"]()(sharing(("shared", use))).script()
+    assert text.count("alloc_shared(") == 2
