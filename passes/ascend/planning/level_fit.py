@@ -29,12 +29,18 @@ ORDERS = ("time", "size", "size by root of life", "life")
 
 
 def fit_levels(
-    problem: Problem, costs: LevelCosts, entries: Sequence[Entry], order: str, apart: bool = False
-) -> dict[str, tuple[int, ...]]:
+    problem: Problem,
+    costs: LevelCosts,
+    entries: Sequence[Entry],
+    order: str,
+    *,
+    apart: bool = False,
+    may_overflow: bool = True,
+) -> dict[str, tuple[int, ...]] | None:
     """Place entries in one of the `ORDERS`; return offsets in bytes by buffer.
 
-    Where nothing else fits, or there is no capacity, bytes above that are taken. With `apart`, what
-    has a cost is not shared.
+    Where nothing else fits, bytes above the capacity are taken; None if that is not wanted. With
+    `apart`, what has a cost is not shared.
     """
     life = [sum(e - b for member in each.members for b, e in member.live) for each in entries]
     by_order: dict[str, list[float]] = {
@@ -48,7 +54,7 @@ def fit_levels(
     keys = by_order[order]
     begins = [min(member.live[0][0] for member in entry.members) for entry in entries]
     numbers = sorted(range(len(entries)), key=lambda n: (keys[n], begins[n], -entries[n].size))
-    return _LevelFit(problem, costs, entries, apart).place(numbers)
+    return _LevelFit(problem, costs, entries, apart).place(numbers, may_overflow)
 
 
 class _LevelFit:
@@ -65,6 +71,7 @@ class _LevelFit:
             self._of[[problem.index[member.name] for member in entry.members]] = number
         self._offsets: dict[int, list[int]] = {}  # Of each placed entry
         self._counts = np.zeros(len(entries) + 1, dtype=np.int64)  # Of them
+        self._is_placed = np.zeros(len(problem.buffers), dtype=bool)
         reserved = problem.memory.reserved
         # The slots that are placed, and reserved bytes as if of one more entry, by their begins and
         # by their ends: rows of (low, high, entry, slot).
@@ -74,12 +81,17 @@ class _LevelFit:
         for low, high in reserved:
             self._add(low, high, len(entries), 0)
 
-    def place(self, numbers: Iterable[int]) -> dict[str, tuple[int, ...]]:
+    def place(
+        self, numbers: Iterable[int], may_overflow: bool
+    ) -> dict[str, tuple[int, ...]] | None:
         """Place entries one after the other, pinned ones first; return offsets by buffer."""
         pins = {n: pins for n, entry in enumerate(self._entries) if (pins := entry.pinned)}
         for number in dict.fromkeys([*pins, *numbers]):
             offsets = list(pins[number]) if number in pins else self._find(number)
+            if not may_overflow and max(offsets) + self._entries[number].size > self._capacity:
+                return None
             self._offsets[number], self._counts[number] = offsets, len(offsets)
+            self._is_placed[self._of == number] = True
             self._add_all(number, offsets)
         return {
             member.name: tuple(self._offsets[number])
@@ -115,7 +127,7 @@ class _LevelFit:
         entry = self._entries[number]
         if not entry.size:
             return [0] * entry.slots
-        self._row = self._costs.row(entry.members, self._of, len(self._entries))
+        self._row = self._costs.row(entry.members, self._of, len(self._entries), self._is_placed)
         self._row.hard[[number, len(self._entries)]] = True
         if self._apart:
             self._row.hard[:] |= self._row.cost > 0
@@ -135,8 +147,10 @@ class _LevelFit:
     def _cheapest(self, entry: Entry, slot: int, unit: int) -> int:
         """Return the lowest offset of a slot among those that add the least cost."""
         by_begin, by_end = self._placed
-        begins = -(-np.concatenate(([0], by_end[1])) // unit) * unit
-        begins = begins[np.diff(begins, prepend=-1) > 0]
+        begins = np.concatenate(([0], by_end[1]))
+        if unit > 1:
+            begins = -(-begins // unit) * unit
+        begins = begins[np.concatenate(([True], begins[1:] > begins[:-1]))]
         full = self._row.cost + FORBIDDEN * self._row.hard
         in_step = full + self._row.in_step - self._row.cost
 

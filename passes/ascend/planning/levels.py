@@ -10,7 +10,7 @@ planner can weigh them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -65,39 +65,23 @@ def with_level_penalties(problem: Problem) -> Problem:
     """
     if math.comb(len(problem.buffers), 2) > LISTED:
         return problem
-    costs, buffers = LevelCosts(problem), problem.buffers
-    added = [
-        _penalty(buffer, buffers[other])
-        for number, buffer in enumerate(buffers)
-        for other in np.flatnonzero(costs.waits(number)).tolist()
-        if other > number
-    ]
-    return replace(problem, penalties=(*problem.penalties, *added))
+    costs, numbers = LevelCosts(problem), np.arange(len(problem.buffers))
+    found = (p for n in numbers.tolist() for p in costs.penalties(n, numbers > n))
+    return _with_penalties(problem, found)
 
 
 def with_penalties_due(problem: Problem, offsets: Mapping[str, tuple[int, ...]]) -> Problem:
     """Return `problem` with the penalties of levels that a plan pays, if it does not list them."""
     if math.comb(len(problem.buffers), 2) <= LISTED:
         return problem
+    return _with_penalties(problem, _sharing_at_a_cost(problem, offsets))
+
+
+def _with_penalties(problem: Problem, penalties: Iterable[Penalty]) -> Problem:
+    """Return `problem` with the penalties of pairs that have none."""
     listed = {frozenset((p.first, p.second)) for p in problem.penalties}
-    due = [
-        _penalty(one, two)
-        for one, two in _sharing_at_a_cost(problem, offsets)
-        if frozenset((one.name, two.name)) not in listed
-    ]
-    return replace(problem, penalties=(*problem.penalties, *due))
-
-
-def _penalty(first: Buffer, second: Buffer) -> Penalty:
-    names, use, other = (first.name, second.name), first.use, second.use
-    assert use is not None, f"pipelines wait for {first.name!r}"
-    assert other is not None, f"pipelines wait for {second.name!r}"
-    if use.loop is None or use.loop != other.loop:
-        return Penalty(*names, DEPENDENCE)
-    runs = min(use.runs, other.runs)
-    if max(first.slots, second.slots) == 1:
-        return Penalty(*names, DEPENDENCE * runs)
-    return Penalty(*names, (DEPENDENCE + STALL) * runs, DEPENDENCE * runs)
+    added = [p for p in penalties if frozenset((p.first, p.second)) not in listed]
+    return replace(problem, penalties=(*problem.penalties, *added))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +114,7 @@ class LevelCosts:
             for kind, number in numbers.items()
         }
         self._loop = np.array([loops[use.loop] for use in uses], dtype=np.int64)
+        self._slots = problem.columns.slots
         self._runs = np.array([min(use.runs, MOST_RUNS) for use in uses], dtype=np.int64)
         self._groups = np.array([groups[buffer.name] for buffer in buffers], dtype=np.int64)
         self._listed: list[dict[int, tuple[int, int]]] = [{} for _ in buffers]
@@ -144,25 +129,34 @@ class LevelCosts:
             self._separated[one].append(two)
             self._separated[two].append(one)
 
-    def waits(
-        self, number: int, together: npt.NDArray[np.bool_] | None = None
-    ) -> npt.NDArray[np.bool_]:
-        """Return for each buffer whether levels put a cost on sharing bytes with one of them.
+    def _prices(
+        self, number: int, among: npt.NDArray[np.bool_], together: npt.NDArray[np.bool_]
+    ) -> tuple[Ints, Ints, Ints]:
+        """Return the buffers `among` some that share with one at a cost, and its two costs.
 
-        `together` are those that are live together with it, if they are known.
+        The second cost is that where equal slots share; `together` are live together with the one.
         """
-        waits: npt.NDArray[np.bool_] = self._waits[int(self._kind[number])].copy()
-        waits &= self._groups != self._groups[number]
-        waits &= ~(self._together(number) if together is None else together)
-        if self._listed[number] or self._separated[number]:
-            waits[[*self._listed[number], *self._separated[number]]] = False
-        return waits
+        waits = self._waits[int(self._kind[number])] & (self._groups != self._groups[number])
+        waits &= ~together
+        waits[self._separated[number]] = False
+        waits[list(self._listed[number])] = True
+        others = np.flatnonzero(waits & among)
+        in_loop = (self._loop[others] == self._loop[number]) & bool(self._loop[number])
+        several = in_loop & (np.maximum(self._slots[others], self._slots[number]) > 1)
+        in_step = np.where(in_loop, np.minimum(self._runs[others], self._runs[number]), 1)
+        in_step, cost = in_step * DEPENDENCE, in_step * (DEPENDENCE + STALL * several)
+        for other, listed in self._listed[number].items():
+            if among[other]:
+                at = np.searchsorted(others, other)
+                cost[at], in_step[at] = listed
+        return others, cost, in_step
 
-    def matter(self, number: int) -> npt.NDArray[np.bool_]:
-        """Return for each buffer whether sharing bytes with one of them costs something."""
-        found = self.waits(number)
-        found[list(self._listed[number])] = True
-        return found
+    def penalties(self, number: int, among: npt.NDArray[np.bool_]) -> Iterator[Penalty]:
+        """Yield what it costs a buffer to share bytes with some others, where it costs anything."""
+        buffers = self._problem.buffers
+        found = self._prices(number, among, self._together(number))
+        for other, *costs in zip(*(each.tolist() for each in found), strict=True):
+            yield Penalty(buffers[number].name, buffers[other].name, *costs)
 
     def _together(self, number: int) -> npt.NDArray[np.bool_]:
         columns = self._problem.columns
@@ -171,27 +165,24 @@ class LevelCosts:
             found[columns.owners[(columns.begins < end) & (begin < columns.ends)]] = True
         return found
 
-    def row(self, members: Sequence[Buffer], groups: Ints, count: int) -> CostRow:
-        """Return the row of buffers in place against `count` groups of buffers, and one more."""
+    def row(
+        self, members: Sequence[Buffer], groups: Ints, count: int, placed: npt.NDArray[np.bool_]
+    ) -> CostRow:
+        """Return the row of buffers in place against `count` groups of buffers, and one more.
+
+        Only the buffers that are `placed` count.
+        """
         hard = np.zeros(count + 1, dtype=bool)
-        cost, in_step = (np.zeros(count + 1, dtype=np.int64) for _ in range(2))
-        slots = self._problem.columns.slots
+        totals = np.zeros((2, count + 1), dtype=np.int64)
         for member in members:
             number = self._problem.index[member.name]
             together = self._together(number)
             hard[groups[together]] = True
             hard[groups[self._separated[number]]] = True
-            others = np.flatnonzero(self.waits(number, together))
-            runs = np.minimum(self._runs[others], self._runs[number])
-            is_in_loop = (self._loop[number] > 0) & (self._loop[others] == self._loop[number])
-            runs[~is_in_loop] = 1
-            several = is_in_loop & (np.maximum(slots[others], slots[number]) > 1)
-            for total, each in ((in_step, DEPENDENCE), (cost, DEPENDENCE + STALL * several)):
-                total += np.bincount(groups[others], each * runs, count + 1).astype(np.int64)
-            for other, (full, matched) in self._listed[number].items():
-                cost[groups[other]] += full
-                in_step[groups[other]] += matched
-        return CostRow(hard, cost, in_step)
+            others, *prices = self._prices(number, placed, together)
+            for total, price in zip(totals, prices, strict=True):
+                total += np.bincount(groups[others], price, count + 1).astype(np.int64)
+        return CostRow(hard, *totals)
 
 
 def _in_place_groups(problem: Problem) -> dict[str, int]:
@@ -217,7 +208,9 @@ def reuse_of(
     penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
     known = f"; {without}" if without else ""
     worst = {buffer.name: Reuse(2) for buffer in problem.buffers}
-    for one, two in _sharing_at_a_cost(problem, offsets):
+    index, buffers = problem.index, problem.buffers
+    for penalty in _sharing_at_a_cost(problem, offsets):
+        one, two = buffers[index[penalty.first]], buffers[index[penalty.second]]
         first, second = (one, two) if one.live[0][0] <= two.live[0][0] else (two, one)
         paid = frozenset((first.name, second.name)) in penalized
         level, why = _level(first, second, offsets, paid)
@@ -256,8 +249,8 @@ def _in_step(one: Buffer, two: Buffer, offsets: Mapping[str, tuple[int, ...]]) -
 
 def _sharing_at_a_cost(
     problem: Problem, offsets: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[Buffer, Buffer]]:
-    """Yield the pairs of buffers that share a byte where that costs something, in order."""
+) -> Iterator[Penalty]:
+    """Yield what is paid where two buffers share a byte, in the order of the buffers."""
     buffers, costs = problem.buffers, LevelCosts(problem)
     places = [(at, n) for n, b in enumerate(buffers) if b.size for at in offsets[b.name]]
     low, owner = np.array(places, dtype=np.int64).reshape(-1, 2).T
@@ -269,5 +262,4 @@ def _sharing_at_a_cost(
         shared = np.zeros(len(buffers), dtype=bool)
         shared[owner[met]] = True
         shared[: number + 1] = False
-        for other in np.flatnonzero(shared & costs.matter(number)).tolist():
-            yield one, buffers[other]
+        yield from costs.penalties(number, shared)
