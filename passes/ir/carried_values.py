@@ -31,6 +31,7 @@ from passes.ir.accesses import (
 )
 from passes.ir.buffers import constant_count
 from passes.ir.element_sets import Condition, ElementProofs, ElementSet
+from passes.ir.statements import begins_threads
 from passes.ir.wide_numbers import Free, fills, number
 
 _MOST_SETS = 64
@@ -160,7 +161,7 @@ class _Rounds:
             return []
         index, free = found
         if self._is_shared:
-            threads = [e.op for e in access.around if _is_thread(e.op)]
+            threads = [e.op for e in access.around if begins_threads(e.op)]
             free += tuple(
                 Free(variable, count)
                 for op in threads
@@ -181,7 +182,7 @@ class _Rounds:
         for part, accesses in _parts(inside, depth):
             inner: list[ElementSet] = []
             self._walk(accesses, depth + 1, inner, check=False)
-            if isinstance(op, tir.While) or (_is_thread(op) and not self._is_shared):
+            if isinstance(op, tir.While) or (begins_threads(op) and not self._is_shared):
                 continue
             if isinstance(op, tir.Loop) and part == _BODY_OF_FOR:
                 inner = self._left(op, inner)
@@ -295,7 +296,7 @@ class _Rounds:
         """Let proofs know the values that a loop or the threads give a variable."""
         if isinstance(op, tir.Loop):
             parts = op.loop_var, op.min, op.extent
-        elif _is_thread(op):
+        elif begins_threads(op):
             parts = op.node.var, tir.IntConstant("int32", 0), op.value
         else:
             return
@@ -330,10 +331,3 @@ def _parts(
 ) -> Iterator[tuple[int, tuple[MemoryAccess, ...]]]:
     for part, group in groupby(inside, lambda access: access.around[depth].part):
         yield part, tuple(group)
-
-
-def _is_thread(op: Any) -> bool:
-    """Return whether an attribute begins the threads of a block."""
-    if not isinstance(op, tir.Attribute) or op.attr_key not in ("thread_extent", "virtual_thread"):
-        return False
-    return not str(getattr(op.node, "thread_tag", "")).startswith(("blockIdx.", "clusterCtaIdx."))

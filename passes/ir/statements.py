@@ -92,6 +92,13 @@ def is_choice(op: Any) -> bool:
     return type(op) is Select or is_if_then_else(op)
 
 
+def begins_threads(op: Any) -> bool:
+    """Return whether a statement begins threads of a block: they have its memory at once."""
+    if not isinstance(op, tir.Attribute) or op.attr_key not in ("thread_extent", "virtual_thread"):
+        return False
+    return not str(getattr(op.node, "thread_tag", "")).startswith(("blockIdx.", "clusterCtaIdx."))
+
+
 class NodeVisitor:
     """Goes through nodes in the order of the program.
 

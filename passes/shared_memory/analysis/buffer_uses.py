@@ -9,10 +9,9 @@ programming guide.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from passes.ir import AllocationUses, LinearAccess, is_dense, nodes_in, tir
+from passes.ir import AllocationUses, is_dense, nodes_in, tir
 from passes.ir.operators import EXTERN_CODE, masked_index, operator_name
 
 _ALIGNMENTS = (
@@ -27,32 +26,15 @@ _OTHER_ALIGNMENT = 16
 """Bytes that anything else asks for: ``ldmatrix``, ``cp.async``, a vector of extern code."""
 
 
-class BufferUses:
-    """Planned buffers by name: not all that is done to some is known."""
+def is_handed_on(uses: AllocationUses) -> bool:
+    """Return whether a buffer's address is an operand of a call."""
+    return any(each.is_address and masked_index(each.op) is None for each in uses.accesses)
 
-    def __init__(self, access: LinearAccess, allocations: Mapping[str, AllocationUses]) -> None:
-        self._buffers = access.buffers
-        self._names = {use.index: name for name, use in allocations.items()}
-        self.kept: set[str] = set()  # Their address may be kept, and used at any time
-        self.handed_on: set[str] = set()  # Their address is an operand
-        self.masked: set[str] = set()  # They are accessed under a mask
-        # Of these a vector is loaded or stored that is not of neighbouring elements.
-        self.scattered: set[str] = set()
-        for name, use in allocations.items():
-            for each in use.accesses:
-                if each.is_kept:
-                    self.kept.add(name)
-                if masked_index(each.op) is not None:
-                    self.masked.add(name)
-                elif each.is_address:
-                    self.handed_on.add(name)
-                elif any(map(_is_scattered, each.op.indices)):
-                    self.scattered.add(name)
 
-    def name_of(self, buffer: Any) -> str | None:
-        """Return the name of the planned buffer whose memory a variable names, if it is one."""
-        known = self._buffers.get(buffer.__chandle__())
-        return None if known is None else self._names.get(known.root)
+def has_scattered_vectors(uses: AllocationUses) -> bool:
+    """Return whether a vector is loaded or stored that is not of neighbouring elements."""
+    plain = (each for each in uses.accesses if not each.is_address)
+    return any(_is_scattered(index) for each in plain for index in each.indices)
 
 
 def _is_scattered(index: Any) -> bool:

@@ -33,7 +33,11 @@ from passes.ir.operators import (
     operator_name,
 )
 from passes.prim_func import AllocationNote
-from passes.shared_memory.analysis.buffer_uses import BufferUses, alignment_of_addresses
+from passes.shared_memory.analysis.buffer_uses import (
+    alignment_of_addresses,
+    has_scattered_vectors,
+    is_handed_on,
+)
 from passes.shared_memory.analysis.own_elements import OwnElements
 from passes.shared_memory.analysis.uniform import Uniformity
 from passes.shared_memory.planning.epochs import (
@@ -41,7 +45,6 @@ from passes.shared_memory.planning.epochs import (
     Event,
     EventBranch,
     EventLoop,
-    KeepsToOwn,
     SharedBuffer,
     Step,
     ThreadBlock,
@@ -126,8 +129,7 @@ def _read(
             allocations[unique_name(use.alloc.name, names)] = use
         else:
             leave(use, reason)
-    uses_of = BufferUses(access, allocations)
-    walk = _KernelWalk(access, accesses, owner, uses_of, allocations)
+    walk = _KernelWalk(access, accesses, owner, allocations)
     # One buffer needs no barrier against others.
     steps = tuple(walk.steps(owner, True)) if len(allocations) > 1 else ()
 
@@ -135,50 +137,27 @@ def _read(
         for scope in SCOPES:
             own = {name: use for name, use in allocations.items() if use.scope == scope}
             types = {dtype for use in own.values() for dtype in use.dtypes}
-            has_vectors = not uses_of.scattered.isdisjoint(own) or any(t.lanes != 1 for t in types)
+            has_vectors = any(map(has_scattered_vectors, own.values()))
+            has_vectors |= any(dtype.lanes != 1 for dtype in types)
             if len(own) > 1 and len(types) > 1 and has_vectors:
                 for name in own:
                     leave(allocations.pop(name), "TVM writes no vectors in one array of all types")
     numbers = {e.number for a in allocations.values() for e in a.made[0]}
     jumps = not numbers.isdisjoint(accesses.jumps)
-    keeps_to_own = _keeps_to_own(owner, accesses, allocations, uses_of, walk)
+    own_elements = OwnElements(owner, accesses, allocations, walk.statements, walk.with_barriers)
     buffers: dict[str, list[SharedBuffer]] = {scope: [] for scope in SCOPES}
     for name, use in allocations.items():
         alignment = use.alignment()
-        if name in uses_of.handed_on:
+        if is_handed_on(use):
             asked = alignment_of_addresses(owner, use.buffer)
             alignment = math.lcm(alignment, asked)
-        is_kept = name in uses_of.kept or jumps
+        is_kept = jumps or any(each.is_kept for each in use.accesses)
         buffer = SharedBuffer(name, use.alloc.const_nbits // 8, alignment, is_kept)
         buffers[use.scope].append(buffer)
     kernels = {
-        s: ThreadBlock(s, tuple(own), steps, keeps_to_own) for s, own in buffers.items() if own
+        s: ThreadBlock(s, tuple(own), steps, own_elements) for s, own in buffers.items() if own
     }
     return KernelMemory(owner, kernels, allocations, walk.places, walk.statements, left_alone, left)
-
-
-def _keeps_to_own(
-    owner: tir.Attribute,
-    accesses: FunctionAccesses,
-    allocations: Mapping[str, AllocationUses],
-    found: BufferUses,
-    walk: _KernelWalk,
-) -> KeepsToOwn:
-    """Return what says of two buffers whether threads keep to elements of their own.
-
-    They do where all uses are loads and stores, of elements of one type: of two types, a compiler
-    takes it that they never meet, and may exchange a load and a store.
-    """
-    own = OwnElements(owner, accesses, allocations, walk.statements, walk.with_barriers)
-    types = {name: {str(dtype) for dtype in use.dtypes} for name, use in allocations.items()}
-
-    def keeps_to_own(source: str, destination: str, numbers: frozenset[int]) -> bool:
-        names = {source, destination}
-        is_plain = names.isdisjoint(found.handed_on | found.masked)
-        is_one_type = len(types[source] | types[destination]) == 1
-        return is_plain and is_one_type and own(source, destination, numbers)
-
-    return keeps_to_own
 
 
 def _reason_to_leave(uses: AllocationUses) -> str | None:
@@ -212,10 +191,10 @@ class _KernelWalk:
         access: LinearAccess,
         accesses: FunctionAccesses,
         owner: tir.Attribute,
-        uses: BufferUses,
         allocations: Mapping[str, AllocationUses],
     ) -> None:
-        self._access, self._accesses, self._owner, self._uses = access, accesses, owner, uses
+        self._access, self._accesses, self._owner = access, accesses, owner
+        self._names = {use.index: name for name, use in allocations.items()}
         # The handles of the loops through which buffers carry a value, by name.
         self._carried = {
             name: use.carrying.__chandle__()
@@ -233,7 +212,12 @@ class _KernelWalk:
 
     @cached_property
     def _uniform(self) -> Uniformity:
-        return Uniformity(self._owner, self._access)
+        return Uniformity(self._owner, self._access, self._accesses)
+
+    def _name_of(self, buffer: tir.Var) -> str | None:
+        """Return the name of the planned buffer whose memory a variable names, if it is one."""
+        known = self._access.buffers.get(buffer.__chandle__())
+        return None if known is None else self._names.get(known.root)
 
     def steps(self, op: Any, here: bool) -> Iterator[Step]:
         """Yield the steps of a statement; `here` says whether all threads come by it together."""
@@ -262,7 +246,7 @@ class _KernelWalk:
                 tuple(() if arm is None else tuple(self.steps(arm, inside)) for arm in arms)
             )
         elif isinstance(op, tir.Allocation):
-            name = self._uses.name_of(op.buffer)
+            name = self._name_of(op.buffer)
             if name is not None and name not in self._carried:
                 yield Event(Effect.BEGIN, (name,), number=self._number(op))
         elif isinstance(op, tir.Evaluation):
@@ -331,7 +315,7 @@ class _KernelWalk:
         """Return what a statement's expressions do, and that it stores to a buffer."""
         events: dict[Effect, dict[str, None]] = {Effect.READ: {}, Effect.WRITE: {}, Effect.COPY: {}}
         for access in self._accesses.by_statement.get(op.__chandle__(), ()):
-            name = self._uses.name_of(access.buffer)
+            name = self._name_of(access.buffer)
             if name is None:
                 continue
             if access.reads:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from passes.ir import AllocationUses, FunctionAccesses, tir
+from passes.ir import AllocationUses, FunctionAccesses, begins_threads, tir
 from passes.prim_func import ElementAccesses, comes_first
 
 
@@ -37,7 +37,7 @@ class OwnElements:
         statements: Sequence[tir.Statement],
         with_barriers: Mapping[int, bool],
     ) -> None:
-        self._accesses = {name: uses.accesses for name, uses in allocations.items()}
+        self._allocations = allocations
         self._statements, self._with_barriers = statements, with_barriers
         places = [place for uses in allocations.values() for place in uses.made]
         depth = next((at for at, e in enumerate(next(iter(places), ())) if e.op.same_as(owner)), 0)
@@ -56,14 +56,20 @@ class OwnElements:
         return self._known[key]
 
     def _are_own(self, source: str, destination: str, numbers: frozenset[int]) -> bool:
+        both = self._allocations[source], self._allocations[destination]
+        if any(each.is_address for uses in both for each in uses.accesses):
+            return False
+        # Of two types a compiler takes it that they never meet: it may exchange a load and a store.
+        if len({str(dtype) for uses in both for dtype in uses.dtypes}) > 1:
+            return False
         handles = {self._statements[number].__chandle__() for number in numbers}
         read, written = (
             [
                 *self._elements.of(
-                    a for a in self._accesses[name] if a.statement.__chandle__() in handles
+                    each for each in uses.accesses if each.statement.__chandle__() in handles
                 )
             ]
-            for name in (source, destination)
+            for uses in both
         )
         stores = [each for each in written if isinstance(each.op, tir.Store)]
         threads = {
@@ -77,6 +83,5 @@ class OwnElements:
     def _is_fixed(self, op: Any) -> bool:
         """Return whether an epoch's accesses are all in one round: blocks have their own memory."""
         if isinstance(op, tir.Attribute):
-            tag = str(getattr(op.node, "thread_tag", ""))
-            return tag.startswith(("blockIdx.", "clusterCtaIdx."))
+            return op.attr_key == "thread_extent" and not begins_threads(op)
         return self._with_barriers.get(op.__chandle__(), False)
