@@ -127,6 +127,12 @@ class AllocationUses:
         return str(self.alloc.scope)
 
     @cached_property
+    def annotations(self) -> dict[str, Any]:
+        """The values of its statement's annotations, by name."""
+        given = self.statement.annotations.items()
+        return {str(name): getattr(value, "value", value) for name, value in given}
+
+    @cached_property
     def loop(self) -> tir.Loop | tir.While | None:
         """The innermost loop around it, whose iterations take turns with its slots."""
         around = (enclosure.op for enclosure in reversed(self.made[-1]))

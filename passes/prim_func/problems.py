@@ -364,12 +364,10 @@ class _ProblemReader:
 
 
 def _asked_slots(uses: AllocationUses) -> int:
-    buffer = uses.buffer
-    value = uses.statement.annotations.get(_MULTI_BUFFER, 1)
-    slots = getattr(value, "value", value)
+    buffer, slots = uses.buffer, uses.annotations.get(_MULTI_BUFFER, 1)
     where = f"buffer {buffer.name!r} in {buffer.ty.storage_scope or 'global'}"
     if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
-        raise ValueError(f"{where}: {_MULTI_BUFFER} must be a positive integer, got {value}")
+        raise ValueError(f"{where}: {_MULTI_BUFFER} must be a positive integer, got {slots}")
     if slots > MOST_SLOTS:
         raise ValueError(
             f"{where}: {_MULTI_BUFFER} asks for {slots} slots, and at most {MOST_SLOTS} are planned"

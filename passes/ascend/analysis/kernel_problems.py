@@ -132,7 +132,7 @@ def _check_allocations(found: FunctionProblems, memory: MemoryHierarchy) -> None
             raise ValueError(
                 f"buffer {alloc.name!r}: scope {scope!r} is not in the memory of the target, {has}"
             )
-        if _TIGHTLY_COUPLED in uses.statement.annotations:
+        if _TIGHTLY_COUPLED in uses.annotations:
             raise ValueError(
                 f"buffer {alloc.name!r} in {scope}: {_TIGHTLY_COUPLED} is not supported; "
                 "its address would have to be that of a buffer in another function"
@@ -152,15 +152,10 @@ def check_is_planned(kernel: CoreKernel, scopes: Collection[str]) -> None:
     planned = {use.index for each in found.problems for use in each.allocations.values()}
     for uses in found.accesses.of:
         # A preloaded buffer was written an iteration before.
-        is_exempt = uses.scope not in scopes or _says(uses.statement, _PRELOAD)
+        is_exempt = uses.scope not in scopes or uses.annotations.get(_PRELOAD)
         if uses.index in planned and not is_exempt and is_read_first(found.accesses, uses):
             where = f"buffer {uses.alloc.name!r} in {uses.scope}"
             raise ValueError(f"{where}: error: read before first write")
-
-
-def _says(statement: tir.Allocation, annotation: str) -> bool:
-    value = statement.annotations.get(annotation, False)
-    return bool(getattr(value, "value", value))
 
 
 def _preloaded_lives(
@@ -170,7 +165,7 @@ def _preloaded_lives(
     lives = {}
     for buffer in attached.problem.buffers:
         allocation = attached.allocations[buffer.name]
-        if not _says(allocation.statement, _PRELOAD):
+        if not allocation.annotations.get(_PRELOAD):
             continue
         if allocation.loop is None:
             raise ValueError(
@@ -198,7 +193,7 @@ def _attached(
     buffers = tuple(sorted(buffers, key=lambda buffer: buffer.live[0][0]))
     allocations = {buffer.name: attached.allocations[buffer.name] for buffer in buffers}
     separated = {frozenset(pair): pair for pair in attached.problem.separations}
-    unique = {name for name, a in allocations.items() if _says(a.statement, _UNIQUE)}
+    unique = {name for name, a in allocations.items() if a.annotations.get(_UNIQUE)}
     for pair in combinations(allocations, 2) if unique else ():
         if not unique.isdisjoint(pair):
             separated.setdefault(frozenset(pair), pair)

@@ -20,7 +20,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("is_read_first", "_loops", "_names"),
          ("tests/ascend/test_first_writes.py", "tests/ascend/test_masked_and_pointed.py", *_PIPES)),
     Rule("Ascend preloads", f"{_ANALYSIS}/kernel_problems.py",
-         ("_says", "_preloaded_lives"), (_KERNELS,)),
+         ("_preloaded_lives",), (_KERNELS,)),
     Rule("Ascend problems: what is separated and what is refused",
          f"{_ANALYSIS}/kernel_problems.py",
          ("_check_allocations", "check_is_planned", "_attached"),
