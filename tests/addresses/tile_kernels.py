@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,10 @@ def kernels(draw: st.DrawFn) -> PrimFunc:
     return kernel([*lines, *statements(0, 7)])
 
 
+Step = Callable[[dict[int, int]], Any]
+"""What runs, or has a value, where variables have values, by their handles."""
+
+
 class TileReplay:
     """Runs a kernel with addresses, and keeps for each byte which element it holds."""
 
@@ -106,69 +111,87 @@ class TileReplay:
         self.tiles: dict[int, tuple[int, AllocBuffer]] = {}
         self.views: dict[int, Var] = {}  # What another buffer or pointer names, by its handle
         self.wrong: list[str] = []
-        self._run(func.body, {})
+        self._step(func.body)({})
 
-    def _run(self, op: Any, env: dict[int, int]) -> None:
+    def _step(self, op: Any) -> Step:
+        """Read a statement once: its rounds then ask TVM nothing."""
+        steps: list[Step] = []
         if isinstance(op, SeqStmt):
-            for part in op.seq:
-                self._run(part, env)
+            steps += [self._step(part) for part in op.seq]
         elif isinstance(op, AllocBuffer):
             handle = op.buffer.__chandle__()
-            self.tiles.setdefault(handle, (len(self.tiles) + 1, op))
             # The address stays the same in each round of a loop, and so does what is there.
+            self.tiles.setdefault(handle, (len(self.tiles) + 1, op))
             self.known.setdefault(handle, np.zeros([int(n) for n in op.buffer.ty.shape], bool))
         elif isinstance(op, Bind | DeclBuffer):
             name, source = (op.var, op.value) if isinstance(op, Bind) else (op.buffer, op.data)
             self.views[name.__chandle__()] = source if isinstance(source, Var) else source.args[0]
         elif isinstance(op, For):
-            first = self._value(op.min, env)
-            for value in range(first, first + self._value(op.extent, env)):
-                self._run(op.body, {**env, op.loop_var.__chandle__(): value})
+            return self._loop(op)
         elif isinstance(op, IfThenElse):
-            case = op.then_case if self._value(op.condition, env) else op.else_case
-            if case is not None:
-                self._run(case, env)
+            condition, then = self._value(op.condition), self._step(op.then_case)
+            otherwise = self._step(op.else_case)
+            return lambda env: then(env) if condition(env) else otherwise(env)
         elif isinstance(op, AttrStmt):
-            self._run(op.body, env)
+            return self._step(op.body)
         elif isinstance(op, Evaluate) and isinstance(op.value, Call):
-            self._call(op.value, env)
+            result, *operands = [arg for arg in op.value.args if isinstance(arg, TensorLoad)]
+            if str(op.value.op.name).endswith("matmul"):
+                operands.append(result)
+            steps += [self._access(operand, write=False) for operand in operands]
+            steps.append(self._access(result, write=True))
 
-    def _call(self, call: Call, env: dict[int, int]) -> None:
-        result, *operands = [arg for arg in call.args if isinstance(arg, TensorLoad)]
-        if str(call.op.name).endswith("matmul"):
-            operands.append(result)
-        for operand in operands:
-            self._access(operand, env, write=False)
-        self._access(result, env, write=True)
+        def run(env: dict[int, int]) -> None:
+            for step in steps:
+                step(env)
 
-    def _access(self, load: Any, env: dict[int, int], write: bool) -> None:
+        return run
+
+    def _loop(self, op: For) -> Step:
+        first, extent, body = self._value(op.min), self._value(op.extent), self._step(op.body)
+        variable = op.loop_var.__chandle__()
+
+        def run(env: dict[int, int]) -> None:
+            begin = first(env)
+            for value in range(begin, begin + extent(env)):
+                body({**env, variable: value})
+
+        return run
+
+    def _access(self, load: Any, write: bool) -> Step:
         handle = load.source.__chandle__()
         while handle in self.views:
             handle = self.views[handle].__chandle__()
         if handle not in self.tiles:
-            return
+            return lambda _env: None
         number, op = self.tiles[handle]
-        index = tuple(self._value(i, env) for i in load.indices)
-        kind = op.buffer.ty
+        indices = [self._value(index) for index in load.indices]
+        name, kind, known = str(op.buffer.name), op.buffer.ty, self.known[handle]
         address = [int(part) for part in kind.allocated_addr]
-        assert address, f"{op.buffer.name} has no address"
+        assert address, f"{name} has no address"
         start = address[0] if len(address) == 1 else address[0] * 2048 + address[1]
         memory = self.memory.setdefault(
             str(kind.storage_scope), np.zeros((PARTITIONS, 1 << 18), np.int64)
         )
-        lane, first = index[-2], start + 4 * index[-1]
-        tag = number * 4096 + index[-1] + 1
-        held = memory[lane, first : first + 4]
-        if write:
-            held[:] = tag
-            self.known[handle][index] = True
-        elif self.known[handle][index] and not (held == tag).all():
-            self.wrong.append(f"{op.buffer.name}{list(index)} was overwritten")
 
-    def _value(self, expr: Any, env: dict[int, int]) -> int:
+        def run(env: dict[int, int]) -> None:
+            index = tuple(value(env) for value in indices)
+            first = start + 4 * index[-1]
+            tag, held = number * 4096 + index[-1] + 1, memory[index[-2], first : first + 4]
+            if write:
+                held[:] = tag
+                known[index] = True
+            elif known[index] and not (held == tag).all():
+                self.wrong.append(f"{name}{list(index)} was overwritten")
+
+        return run
+
+    def _value(self, expr: Any) -> Step:
         if isinstance(expr, IntImm):
-            return int(expr.value)
+            number = int(expr.value)
+            return lambda _env: number
         if isinstance(expr, Var):
-            return env[expr.__chandle__()]
-        ways = {Add: int.__add__, Mul: int.__mul__, EQ: int.__eq__}
-        return ways[type(expr)](self._value(expr.a, env), self._value(expr.b, env))
+            return itemgetter(expr.__chandle__())
+        way = {Add: int.__add__, Mul: int.__mul__, EQ: int.__eq__}[type(expr)]
+        one, two = self._value(expr.a), self._value(expr.b)
+        return lambda env: way(one(env), two(env))
