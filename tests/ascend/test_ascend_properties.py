@@ -176,6 +176,8 @@ def test_the_random_kernels_reach_every_level_and_take_more_slots():
             levels |= {reuse.level for reuse in scope.plan.reuse.values()}
             slots = {buffer.name: buffer.slots for buffer in scope.problem.buffers}
             widened += sum(len(o) > slots[name] for name, o in scope.plan.offsets.items())
+        if levels == {0, 1, 2} and widened:
+            break
     assert levels == {0, 1, 2}
     assert widened > 0
 
