@@ -28,7 +28,7 @@ from passes.ir.operators import (
     operator_name,
     written_operands,
 )
-from passes.ir.statements import NodeVisitor, is_choice, nodes_of, parts_of
+from passes.ir.statements import NodeVisitor, begins_threads, is_choice, nodes_of, parts_of
 
 _PARALLEL_LOOP, _THREAD_LOOP = int(tir.LoopKind.PARALLEL), int(tir.LoopKind.THREAD_BINDING)
 _PARALLEL_REGION = "pragma_parallel_launch_point"
@@ -131,11 +131,7 @@ class _AccessWalk(NodeVisitor):
         self._in_thread_env |= is_thread
         self._goes_on |= name in ASYNCHRONOUS_SCOPES or name == _PARALLEL_REGION
         is_owner = is_thread or name in ("virtual_thread", _PARALLEL_REGION)
-        # An extent without the tag of a thread may be of any thread.
-        tag = str(getattr(op.node, "thread_tag", ""))
-        if name == "virtual_thread" or (
-            name == "thread_extent" and not tag.startswith("blockIdx.")
-        ):
+        if begins_threads(op):
             self._found.threaded.update((*self._owners, op.__chandle__()))
         self._visit_body(op, is_owner)
         self._in_thread_env, self._goes_on = before

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tvm.ir import Op
@@ -113,6 +114,15 @@ class LinearAccess:
     has_unclear_types: bool = False
     has_aliases: bool = False  # Whether a buffer is declared on an allocation
     names_buffers: bool = False  # Whether an attribute is of a buffer
+
+    @cached_property
+    def ranges(self) -> dict[int, tuple[int, int]]:
+        """The positions of each statement with a body, half-open, by its handle."""
+        return {
+            entry.key: (at, at + entry.scope_pair_offset + 1)
+            for at, entry in enumerate(self.sequence)
+            if entry.scope_pair_offset > 0
+        }
 
 
 def _takes_numbers(op: Call | Let) -> bool:

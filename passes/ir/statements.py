@@ -93,7 +93,10 @@ def is_choice(op: Any) -> bool:
 
 
 def begins_threads(op: Any) -> bool:
-    """Return whether a statement begins threads of a block: they have its memory at once."""
+    """Return whether a statement begins threads of a block: they have its memory at once.
+
+    An extent without the tag of a thread may be of any.
+    """
     if not isinstance(op, tir.Attribute) or op.attr_key not in ("thread_extent", "virtual_thread"):
         return False
     return not str(getattr(op.node, "thread_tag", "")).startswith(("blockIdx.", "clusterCtaIdx."))

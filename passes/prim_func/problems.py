@@ -18,6 +18,7 @@ from passes.ir import (
     NO_LOWER,
     AllocationUses,
     Bound,
+    LinearAccess,
     PrimFunc,
     bounds_at_entry,
     find_accesses,
@@ -28,7 +29,6 @@ from passes.ir import (
     tir,
     unique_name,
 )
-from passes.ir.storage_entries import StmtEntry, StmtKind
 from passes.planning import ADDRESS_LIMIT, Buffer, LiveRange, Problem, common, join_ranges
 from passes.prim_func.function_problems import (
     AllocationNote,
@@ -131,12 +131,11 @@ class _ProblemReader:
         self._uses = self._accesses.of
         self._at_entry = bounds_at_entry(func, dict(options.upper_bounds))
         # The positions at which each owner runs: the function, parallel loops, thread extents.
-        sequence = self._access.sequence
-        self._ranges: dict[int | None, LiveRange] = {None: (0, max(len(sequence), 1))}
-        for position, entry in enumerate(sequence):
-            if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD) and entry.scope_pair_offset > 0:
-                self._ranges[entry.key] = position, position + entry.scope_pair_offset + 1
-        self._touched = _touched_ranges(sequence, self._uses)
+        self._ranges: dict[int | None, LiveRange] = {
+            None: (0, max(len(self._access.sequence), 1)),
+            **self._access.ranges,
+        }
+        self._touched = _touched_ranges(self._access, self._uses)
         # The bytes of one slot, at the upper bounds of its variables, and these bounds; None where
         # the size is not known.
         self._sizes = [self._size(uses) for uses in self._uses]
@@ -375,23 +374,18 @@ def _asked_slots(uses: AllocationUses) -> int:
     return slots
 
 
-def _touched_ranges(
-    sequence: Sequence[StmtEntry], uses: Sequence[AllocationUses]
-) -> dict[int, LiveRange]:
+def _touched_ranges(access: LinearAccess, uses: Sequence[AllocationUses]) -> dict[int, LiveRange]:
     """Return the positions from the first to the last statement that touches each allocation.
 
     One that carries a value is touched by all of the loop that carries it.
     """
     ranges: dict[int, LiveRange] = {}
-    loops: dict[int, LiveRange] = {}
-    for position, entry in enumerate(sequence):
+    for position, entry in enumerate(access.sequence):
         if entry.scope_pair_offset > 0:
             continue  # The second entry of a statement with a body lists what it touches.
         first = position + entry.scope_pair_offset
-        if first < position:
-            loops[entry.key] = first, position + 1
         for index in entry.touched:
             begin, end = ranges.get(index, (first, position + 1))
             ranges[index] = min(begin, first), max(end, position + 1)
     carried = ((u.index, u.carrying.__chandle__()) for u in uses if u.carrying is not None)
-    return ranges | {index: loops[loop] for index, loop in carried if index in ranges}
+    return ranges | {index: access.ranges[loop] for index, loop in carried if index in ranges}

@@ -172,10 +172,7 @@ def _preloaded_lives(
                 f"buffer {buffer.name!r} in {attached.problem.memory.name}: "
                 "preload local buffer must be inside a loop-like op"
             )
-        loop = allocation.loop.__chandle__()
-        sequence = found.access.sequence
-        begin = next(position for position, entry in enumerate(sequence) if entry.key == loop)
-        end = begin + sequence[begin].scope_pair_offset + 1
+        begin, end = found.access.ranges[allocation.loop.__chandle__()]
         # A buffer that something keeps may live longer than the loop.
         lives[buffer.name] = ((min(begin, buffer.live[0][0]), max(end, buffer.live[-1][1])),)
     return lives
@@ -231,10 +228,8 @@ def _is_result_of_branches(kernel: CoreKernel, allocation: AllocationUses) -> bo
             continue
         if (enclosure.number, 3 - enclosure.part) not in written:
             continue
-        key = enclosure.op.__chandle__()
-        begin = next(position for position, entry in enumerate(sequence) if entry.key == key)
-        end = begin + sequence[begin].scope_pair_offset
-        if any(allocation.index in entry.touched for entry in sequence[end + 1 :]):
+        _, end = kernel.found.access.ranges[enclosure.op.__chandle__()]
+        if any(allocation.index in entry.touched for entry in sequence[end:]):
             return True
     return False
 

@@ -9,10 +9,11 @@ programming guide.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
-from passes.ir import AllocationUses, is_dense, nodes_in, tir
-from passes.ir.operators import EXTERN_CODE, masked_index, operator_name
+from passes.ir import AllocationUses, is_dense, tir
+from passes.ir.operators import EXTERN_CODE, masked_index
 
 _ALIGNMENTS = (
     # Tensor copies and descriptors of matrices may ask for a swizzle, whose pattern is so long.
@@ -42,14 +43,14 @@ def _is_scattered(index: Any) -> bool:
     return index.ty.dtype.lanes != 1 and not (type(index) is tir.Ramp and is_dense(index))
 
 
-def alignment_of_addresses(kernel: Any, buffer: tir.Var) -> int:
+def alignment_of_addresses(names: Collection[str], buffer: tir.Var) -> int:
     """Return the bytes that the address of a buffer is a multiple of where it is handed to calls.
 
-    An address may take any way to a call, so it is taken to go to each call of the kernel; the
-    strictest counts. Extern code may ask for all that the buffer's declaration promises.
+    An address may take any way to a call, so it is taken to go to each of the operators of the
+    kernel, by their `names`; the strictest counts. Extern code may ask for all that the buffer's
+    declaration promises.
     """
-    names = {operator_name(call.op) for call in nodes_in(kernel, tir.Call)}
-    promised = int(buffer.ty.data_alignment) if names & EXTERN_CODE else 1
+    promised = 1 if EXTERN_CODE.isdisjoint(names) else int(buffer.ty.data_alignment)
     asked = (
         size for parts, size in _ALIGNMENTS for name in names if any(part in name for part in parts)
     )

@@ -108,9 +108,10 @@ def _read(
     names: set[str],
     by_address_space: bool,
 ) -> KernelMemory:
-    made = {op.buffer.__chandle__() for op in nodes_in(owner, tir.Allocation)}
     inside = [
-        use for use in accesses.of if use.buffer.__chandle__() in made and use.scope in SCOPES
+        use
+        for use in accesses.of
+        if use.scope in SCOPES and any(each.op.same_as(owner) for each in use.made[0])
     ]
     left_alone: list[AllocationNote] = []
     left = dict.fromkeys(SCOPES, 0)
@@ -145,12 +146,12 @@ def _read(
     numbers = {e.number for a in allocations.values() for e in a.made[0]}
     jumps = not numbers.isdisjoint(accesses.jumps)
     own_elements = OwnElements(owner, accesses, allocations, walk.statements, walk.with_barriers)
+    operators = {operator_name(call.op) for call in nodes_in(owner, tir.Call)}
     buffers: dict[str, list[SharedBuffer]] = {scope: [] for scope in SCOPES}
     for name, use in allocations.items():
         alignment = use.alignment()
         if is_handed_on(use):
-            asked = alignment_of_addresses(owner, use.buffer)
-            alignment = math.lcm(alignment, asked)
+            alignment = math.lcm(alignment, alignment_of_addresses(operators, use.buffer))
         is_kept = jumps or any(each.is_kept for each in use.accesses)
         buffer = SharedBuffer(name, use.alloc.const_nbits // 8, alignment, is_kept)
         buffers[use.scope].append(buffer)
