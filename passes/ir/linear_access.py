@@ -116,13 +116,13 @@ class LinearAccess:
     names_buffers: bool = False  # Whether an attribute is of a buffer
 
     @cached_property
-    def ranges(self) -> dict[int, tuple[int, int]]:
-        """The positions of each statement with a body, half-open, by its handle."""
-        return {
-            entry.key: (at, at + entry.scope_pair_offset + 1)
-            for at, entry in enumerate(self.sequence)
-            if entry.scope_pair_offset > 0
-        }
+    def ranges(self) -> dict[int | None, tuple[int, int]]:
+        """The positions of each statement with a body, by its handle, and of all (None)."""
+        ranges: dict[int | None, tuple[int, int]] = {None: (0, max(len(self.sequence), 1))}
+        for at, entry in enumerate(self.sequence):
+            if entry.scope_pair_offset > 0:
+                ranges[entry.key] = at, at + entry.scope_pair_offset + 1
+        return ranges
 
 
 def _takes_numbers(op: Call | Let) -> bool:

@@ -131,10 +131,7 @@ class _ProblemReader:
         self._uses = self._accesses.of
         self._at_entry = bounds_at_entry(func, dict(options.upper_bounds))
         # The positions at which each owner runs: the function, parallel loops, thread extents.
-        self._ranges: dict[int | None, LiveRange] = {
-            None: (0, max(len(self._access.sequence), 1)),
-            **self._access.ranges,
-        }
+        self._ranges = self._access.ranges
         self._touched = _touched_ranges(self._access, self._uses)
         # The bytes of one slot, at the upper bounds of its variables, and these bounds; None where
         # the size is not known.
