@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation_oracles import MACHINE
+from sweeps import swept
 
 from passes.planning import Buffer, PipelineUse, Plan, Problem, Status
 from passes.simulation import Cause, Loop, Statement, simulate
@@ -126,15 +126,13 @@ def test_level_1_costs_in_one_loop_where_a_store_holds_what_the_load_waits_for()
     assert found == [2419, 2899, 5296]
 
 
-@given(st.integers(1, 4), st.integers(1, 9), durations)
-@settings(max_examples=60, deadline=None, print_blob=True)
+@swept(30, 1500, st.integers(1, 4), st.integers(1, 9), durations)
 def test_a_better_level_never_takes_longer(outer, extent, times):
     found = spans(blocks(outer, extent, *times))
     assert found["no reuse"] == found["level 2"] <= found["level 1"] <= found["level 0"]
 
 
-@given(st.integers(1, 20), durations)
-@settings(max_examples=60, deadline=None, print_blob=True)
+@swept(30, 1500, st.integers(1, 20), durations)
 def test_in_one_loop_level_1_loses_nothing_whatever_the_durations(extent, times):
     # Every cycle of waits has as many steps as it spans iterations, so its mean is no more than
     # the busiest pipe's.

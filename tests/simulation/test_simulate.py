@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import note
 from hypothesis import strategies as st
 from simulation_oracles import (
     MACHINE,
@@ -18,6 +18,7 @@ from simulation_oracles import (
     predecessors,
     ticked,
 )
+from sweeps import swept
 
 from passes.planning import Buffer, PipelineUse, Problem
 from passes.simulation import Alternative, Cause, Loop, Statement, simulate
@@ -42,8 +43,7 @@ def spread(program, times):
     return tuple(steps)
 
 
-@given(planned_kernels())
-@settings(max_examples=40, deadline=None, print_blob=True)
+@swept(20, 1000, planned_kernels())
 def test_it_agrees_with_a_clock_that_ticks(kernel):
     program, problem, plan = kernel
     expected = ticked(program, problem, plan)
@@ -56,8 +56,7 @@ def test_it_agrees_with_a_clock_that_ticks(kernel):
     assert [(run.begin, run.end) for run in found.timeline] == expected
 
 
-@given(planned_kernels(most_extent=3), st.integers(5, 40))
-@settings(max_examples=25, deadline=None, print_blob=True)
+@swept(12, 625, planned_kernels(most_extent=3), st.integers(5, 40))
 def test_skipping_a_steady_state_changes_nothing(kernel, times):
     program, problem, plan = kernel
     program = spread(program, times)
@@ -74,8 +73,7 @@ def run_through(program, problem, plan):
     return simulate(program, [(problem, plan)], MACHINE, timeline=10**9)
 
 
-@given(planned_kernels())
-@settings(max_examples=40, deadline=None, print_blob=True)
+@swept(20, 1000, planned_kernels())
 def test_no_run_is_shorter_than_its_bounds_and_no_reuse_makes_it_faster(kernel):
     program, problem, plan = kernel
     found = simulate(program, [(problem, plan)], MACHINE)
@@ -87,8 +85,7 @@ def test_no_run_is_shorter_than_its_bounds_and_no_reuse_makes_it_faster(kernel):
     assert sum(stall.cycles for stall in found.stalls) <= sum(pipe.idle for pipe in found.pipes)
 
 
-@given(planned_kernels(), st.data())
-@settings(max_examples=30, deadline=None, print_blob=True)
+@swept(15, 750, planned_kernels(), st.data())
 def test_bytes_of_its_own_for_one_buffer_never_cost_time(kernel, data):
     program, problem, plan = kernel
     name = data.draw(st.sampled_from([buffer.name for buffer in problem.buffers]))
@@ -99,8 +96,7 @@ def test_bytes_of_its_own_for_one_buffer_never_cost_time(kernel, data):
     assert after.makespan <= before.makespan
 
 
-@given(planned_kernels())
-@settings(max_examples=30, deadline=None, print_blob=True)
+@swept(15, 750, planned_kernels())
 def test_where_every_wait_is_counted_a_pipe_is_idle_only_for_a_wait_or_at_its_end(kernel):
     program, problem, plan = kernel
     found = run_through(program, problem, plan)
