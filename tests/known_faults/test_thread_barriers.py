@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tvm
-from program_text import program
+from program_text import programs
 from thread_replay import races
 from tvm import tirx
 
@@ -18,7 +18,7 @@ import tvm_ext
 TARGET = {"kind": "cuda", "arch": "sm_80"}
 
 
-same_type = program("""
+PROGRAMS = programs("""
 def same_type(x: 256, y: 256):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 128)
@@ -27,9 +27,7 @@ def same_type(x: 256, y: 256):
     y[tx] = a[127 - tx]
     b[tx] = x[128 + tx]
     y[128 + tx] = b[127 - tx]
-""")
 
-own_elements = program("""
 def own_elements(x: 256, y: 256):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 128)
@@ -38,9 +36,7 @@ def own_elements(x: 256, y: 256):
     y[tx] = a[tx]
     b[tx] = x[128 + tx]
     y[128 + tx] = b[tx]
-""")
 
-narrower = program("""
 def narrower(x: 128, z: 256 int8, y: 128, w: 256 int8):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 128)
@@ -52,9 +48,7 @@ def narrower(x: 128, z: 256 int8, y: 128, w: 256 int8):
     w[tx] = b[tx]
     b[tx + 128] = z[tx + 128]
     w[tx + 128] = b[tx + 128]
-""")
 
-wider = program("""
 def wider(x: 256 float16, y: 256 float16, w: 128):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 128)
@@ -65,9 +59,7 @@ def wider(x: 256 float16, y: 256 float16, w: 128):
     b[tx] = T.Cast("float32", x[tx])
     w[tx] = b[tx]
     y[tx + 128] = T.Cast("float16", b[tx])
-""")
 
-in_a_loop = program("""
 def in_a_loop(x: 512, y: 512):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 128)
@@ -77,9 +69,6 @@ def in_a_loop(x: 512, y: 512):
         b[tx] = a[127 - tx] + T.float32(1)
         y[k * 128 + tx] = b[127 - tx]
 """)
-
-
-PROGRAMS = (same_type, own_elements, narrower, wider, in_a_loop)
 
 
 def kernel(func: tirx.PrimFunc, replacement: Any) -> tirx.PrimFunc:
@@ -103,24 +92,24 @@ REPLACEMENTS = {
 }
 
 
-@pytest.mark.parametrize("func", PROGRAMS, ids=lambda func: func.attrs["global_symbol"])
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("name", REPLACEMENTS)
-def test_no_thread_overwrites_what_another_has_still_to_read(func: tirx.PrimFunc, name: str):
-    assert not races(kernel(func, REPLACEMENTS[name]()))
+def test_no_thread_overwrites_what_another_has_still_to_read(program: str, name: str):
+    assert not races(kernel(PROGRAMS[program], REPLACEMENTS[name]()))
 
 
-@pytest.mark.parametrize("func", PROGRAMS, ids=lambda func: func.attrs["global_symbol"])
-def test_the_programs_do_not_race_by_themselves(func: tirx.PrimFunc):
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_programs_do_not_race_by_themselves(program: str):
     with tvm.transform.PassContext(config={"tirx.disable_storage_rewrite": True}):
-        assert not races(kernel(func, nullcontext()))
+        assert not races(kernel(PROGRAMS[program], nullcontext()))
 
 
 @pytest.mark.parametrize("replacement", [nullcontext, partial(tvm_ext.use, "StorageRewrite")])
 def test_the_stock_pass_lets_threads_race_where_widths_differ(replacement: Any):
-    assert races(kernel(narrower, replacement()))
+    assert races(kernel(PROGRAMS["narrower"], replacement()))
 
 
 def test_equal_types_share_where_barriers_are_placed():
-    text = kernel(same_type, REPLACEMENTS["sound"]()).script()
+    text = kernel(PROGRAMS["same_type"], REPLACEMENTS["sound"]()).script()
     assert text.count("T.alloc_shared(") == 1
     assert text.count("tvm_storage_sync") == 3

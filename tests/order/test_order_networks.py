@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ from passes.order.function_order import FunctionOrder, order_function
 from passes.planning import Budget
 from tvm_ext.__main__ import main
 
-SMALL_NASNET = cells_at_32(NASNET, 4, 1)
+
+@cache
+def small_nasnet() -> tvm.IRModule:
+    return cells_at_32(NASNET, 4, 1)
 
 
 def order_of(mod: tvm.IRModule, function: str = "main", fuse: bool = True) -> FunctionOrder:
@@ -43,7 +47,7 @@ def saved(order: FunctionOrder) -> float:
 @pytest.mark.parametrize(
     ("make", "fuse", "least"),
     [
-        pytest.param(lambda: SMALL_NASNET, True, 10.0, marks=pytest.mark.slow),
+        pytest.param(small_nasnet, True, 10.0, marks=pytest.mark.slow),
         (lambda: unet_plus_plus(3, 4, 32), False, 0.0),
         (NETWORKS["train_mlp"], False, 20.0),
     ],
@@ -103,7 +107,7 @@ def test_all_copies_of_weights_at_once_do_not_defeat_the_search():
 
 MODULES = {
     "late read": lambda: parse(LATE_READ),
-    "small_nasnet": lambda: SMALL_NASNET,
+    "small_nasnet": small_nasnet,
     "unet_plus_plus": lambda: unet_plus_plus(4, 2, 32),
 }
 
