@@ -34,8 +34,10 @@ def lower_bound(problem: Problem) -> int:
       separations: the best such set that a search of limited length finds;
     - the lowest end of each buffer on its own between the reserved ranges, or where it is pinned.
 
-    Capacity and penalties play no part.
+    Capacity and penalties play no part. ValueError is raised for what is no `Problem`.
     """
+    if not isinstance(problem, Problem):
+        raise ValueError(f"a lower bound is that of a Problem, got {type(problem).__name__}")
     columns = problem.columns
     bound = int(columns.sizes.max(initial=0))
     if problem.memory.reserved or problem.pins:

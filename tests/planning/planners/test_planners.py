@@ -251,6 +251,8 @@ def test_a_function_that_is_no_planner_is_named(function):
 def test_what_is_no_problem_and_no_plan_is_refused():
     with pytest.raises(ValueError, match="what is to be planned must be a Problem, got NoneType"):
         solve(None)
+    with pytest.raises(ValueError, match="a lower bound is that of a Problem, got NoneType"):
+        lower_bound(None)
     problem = Problem(())
     for pair, said in (((problem, {}), "Problem and dict"), ((None, None), "NoneType and None")):
         with pytest.raises(ValueError, match=f"needs a problem and its plan, got {said}"):
