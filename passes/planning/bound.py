@@ -42,7 +42,7 @@ def lower_bound(problem: Problem) -> int:
     bound = int(columns.sizes.max(initial=0))
     if problem.memory.reserved or problem.pins:
         bound = max((_lowest_end(problem, buffer) for buffer in problem.buffers), default=0)
-    alignments: list[int] = np.unique(columns.alignments).tolist()
+    alignments = {*problem.alignments.tolist()}
     for unit in sorted({*alignments, math.gcd(*alignments)} - {0}):
         live = _most_live(problem, unit)
         bound = max(bound, _with_reserved(problem, live, unit))
@@ -64,16 +64,11 @@ def live_bytes(problem: Problem) -> list[tuple[int, int]]:
     Sizes are counted as they are: no alignment, no in-place sharing. For reports and for finding
     the position of the peak.
     """
-    change: defaultdict[int, int] = defaultdict(int)
-    for buffer in problem.buffers:
-        for begin, end in buffer.live:
-            change[begin] += buffer.slots * buffer.size
-            change[end] -= buffer.slots * buffer.size
-    profile, total = [], 0
-    for position in sorted(change):
-        total += change[position]
-        profile.append((position, total))
-    return profile
+    columns = problem.columns
+    positions, begins, ends = columns.places
+    sizes = (columns.slots * columns.sizes)[columns.owners]
+    live = live_at(begins, ends, sizes, len(positions))
+    return list(zip(positions.tolist(), live.tolist(), strict=True))
 
 
 def _lowest_end(problem: Problem, buffer: Buffer) -> int:
@@ -87,23 +82,24 @@ def _lowest_end(problem: Problem, buffer: Buffer) -> int:
 def _most_live(problem: Problem, alignment: int) -> int:
     """Return the most bytes needed at one position by the buffers aligned to `alignment`."""
     columns = problem.columns
-    is_aligned = columns.alignments % alignment == 0
+    is_aligned = problem.alignments % alignment == 0
     padded = columns.sizes + -columns.sizes % alignment
     there = is_aligned[columns.owners]
     owners = columns.owners[there]
+    positions, begins, ends = columns.places
     saved = list(_savings(problem, is_aligned, padded)) if problem.in_place else []
-    begins, ends, sizes = np.array(saved, dtype=np.int64).reshape(-1, 3).T
-    begins = np.append(columns.begins[there], begins)
-    ends = np.append(columns.ends[there], ends)
-    sizes = np.append((columns.slots * padded)[owners], -sizes)
-    slack = np.append((padded - columns.sizes)[owners], np.zeros(len(saved), dtype=np.int64))
-    positions, places = np.unique(np.concatenate((begins, ends)), return_inverse=True)
-    begins, ends = places[: len(begins)], places[len(begins) :]
-    # The topmost buffer need not be padded: at best that is the one with the most padding.
+    begun, ended, less = np.array(saved, dtype=np.int64).reshape(-1, 3).T
+    begins = np.append(begins[there], np.searchsorted(positions, begun))
+    ends = np.append(ends[there], np.searchsorted(positions, ended))
+    sizes = np.append((columns.slots * padded)[owners], -less)
     live = live_at(begins, ends, sizes, len(positions))
-    bound = int((live - highest_at(begins, ends, slack, len(positions))).max(initial=0))
     fullest = int(live.max(initial=0))
-    if alignment == 1 or bound == fullest or problem.in_place:
+    if alignment == 1:
+        return fullest
+    # The topmost buffer need not be padded: at best that is the one with the most padding.
+    slack = np.append((padded - columns.sizes)[owners], np.zeros(len(saved), dtype=np.int64))
+    bound = int((live - highest_at(begins, ends, slack, len(positions))).max(initial=0))
+    if bound == fullest or problem.in_place:
         return bound
     return fullest - _slack_on_top(begins, ends, slack, live == fullest)
 

@@ -151,17 +151,6 @@ class Buffer:
         return self.use is None or other.use is None or self.use.loop == other.use.loop
 
 
-def plain_buffer(name: str, size: int, begin: int, end: int, alignment: int) -> Buffer:
-    """Return a buffer with one slot and one live range, of numbers that are known to be right.
-
-    Nothing is checked: there can be a million.
-    """
-    buffer = object.__new__(Buffer)
-    given = {"name": name, "size": size, "live": ((begin, end),), "alignment": alignment}
-    vars(buffer).update(given, slots=1, pinned=None, use=None)
-    return buffer
-
-
 @dataclass(frozen=True, init=False)
 class Penalty:
     """The cost of two buffers that share bytes.

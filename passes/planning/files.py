@@ -25,26 +25,27 @@ faster memory ``MEMORY:OFFSET:BEGIN-END``, with spaces between. These are not re
 from __future__ import annotations
 
 import csv
-import gc
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from fractions import Fraction
-from itertools import islice
 from typing import TextIO
 
-from passes.planning.buffer import Buffer, plain_buffer
+import numpy as np
+import numpy.typing as npt
+
+from passes.planning.buffer import Buffer
 from passes.planning.clocks import Moment, concurrent_lives
 from passes.planning.memories import MemoriesPlan, MemoriesProblem, Traffic
-from passes.planning.plan import Plan
-from passes.planning.problem import Problem
+from passes.planning.plan import OffsetColumn, Plan
+from passes.planning.problem import Columns, Ints, Problem
 from target_hw.memory import MemoryScope
 
 REQUIRED_COLUMNS = ("id", "lower", "upper", "size")
 COLUMNS = (*REQUIRED_COLUMNS, "alignment")
 OFFSET, APART = "offset", "apart"
 ROWS_AT_ONCE = 20_000
+FEW_ROWS = 64  # Rows up to which a table is read row by row, which is as fast
 MEMORIES_COLUMNS = ("uses", "touches", "allowed", "stored_in", "memory", "stays")
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -69,10 +70,10 @@ def read_problem(
     """
     try:
         text = stream.read()
-        with _uncollected():
-            buffers = None if keep_offsets else _plain_buffers(text)
-            if buffers is not None:
-                return Problem(buffers, memory, name=name)
+        are_few = text.count("\n") < FEW_ROWS
+        columns = None if keep_offsets or are_few else _plain_columns(text)
+        if columns is not None:
+            return Problem.of_table(columns, memory, name)
         rows = [*_rows_of(io.StringIO(text, newline=""), name)]
         separations = dict.fromkeys((*_on_one_clock(rows), *_apart(rows)))
         buffers = tuple(_buffer_of(row, where, keep_offsets) for row, where in rows)
@@ -81,52 +82,66 @@ def read_problem(
         raise _as_csv_error(error, name) from error
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Make many objects that all stay, without the collector looking at each again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _plain_buffers(text: str) -> tuple[Buffer, ...] | None:
-    """Return the buffers of a table, read many rows at a time; None if a row is not plain.
+def _plain_columns(text: str) -> Columns | None:
+    """Return the buffers of a table that has no quotes, all at once; None if a row is not plain.
 
     Such a table is read row by row then, which finds what is wrong with it.
     """
-    reader = csv.reader(io.StringIO(text, newline=""))
-    buffers: list[Buffer] = []
-    try:
-        header = [column.strip().lower() for column in next(reader, [])]
-        known = {*COLUMNS, OFFSET, *MEMORIES_COLUMNS}
-        if len(set(header)) < len(header) or not {*REQUIRED_COLUMNS} <= {*header} <= known:
-            return None
-        while rows := list(islice(reader, ROWS_AT_ONCE)):
-            if any(len(row) != len(header) for row in rows):
-                return None
-            fields = dict(zip(header, zip(*rows, strict=True), strict=True))
-            fields.setdefault("alignment", ("1",) * len(rows))
-            for column in COLUMNS[1:]:
-                digits, texts = "".join(fields[column]), fields[column]
-                is_plain = digits.isascii() and digits.isdecimal() and all(texts)
-                if not is_plain or max(map(len, texts)) >= 19:
-                    return None
-            begins, ends, sizes, alignments = ([*map(int, fields[c])] for c in COLUMNS[1:])
-            names = fields["id"]
-            if not all(names) or any("\0" in name for name in names) or 0 in alignments:
-                return None
-            if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
-                return None
-            columns = zip(names, sizes, begins, ends, alignments, strict=True)
-            buffers += [plain_buffer(*each) for each in columns]
-    except csv.Error:
+    is_lone = '"' in text or "\0" in text or text.count("\r") != text.count("\r\n")
+    if is_lone or any("\ud800" <= letter <= "\udfff" for letter in {*text}):
         return None
-    is_right = buffers and len({buffer.name for buffer in buffers}) == len(buffers)
-    return tuple(buffers) if is_right else None
+    encoded = text.encode().replace(b"\r\n", b"\n")
+    encoded += b"" if encoded.endswith(b"\n") else b"\n"
+    begin = encoded.index(b"\n") + 1
+    header = [str(column, "utf-8").strip().lower() for column in encoded[: begin - 1].split(b",")]
+    known = {*COLUMNS, OFFSET, *MEMORIES_COLUMNS}
+    if len(set(header)) < len(header) or not {*REQUIRED_COLUMNS} <= {*header} <= known:
+        return None
+    data = np.frombuffer(encoded, np.uint8, offset=begin)
+    is_line = data == ord("\n")
+    stops = np.flatnonzero(is_line | (data == ord(",")))
+    rows = np.count_nonzero(is_line)
+    if len(stops) != len(header) * rows or not is_line[stops[len(header) - 1 :: len(header)]].all():
+        return None
+    del is_line
+    starts = np.append(0, stops[:-1] + 1)
+
+    def field(name: str) -> tuple[Ints, Ints]:
+        at = header.index(name)
+        return starts[at :: len(header)], stops[at :: len(header)]
+
+    if not rows:
+        return None
+    numbers = [_numbers(data, *field(column)) for column in COLUMNS[1:] if column in header]
+    found = [column for column in numbers if column is not None]
+    if len(found) < len(numbers):
+        return None
+    names: list[str] = []
+    for low in range(0, rows, ROWS_AT_ONCE):
+        bounds = ((begin + f[low : low + ROWS_AT_ONCE]).tolist() for f in field("id"))
+        names += [str(encoded[a:b], "utf-8") for a, b in zip(*bounds, strict=True)]
+    if not all(names) or len({*names}) < len(names):
+        return None
+    each = np.arange(len(names))
+    begins, ends, sizes, alignments = (*found, np.ones_like(each))[:4]
+    if (ends <= begins).any() or not alignments.all():
+        return None
+    return Columns(names, sizes, alignments, np.ones_like(each), begins, ends, each)
+
+
+def _numbers(data: npt.NDArray[np.uint8], starts: Ints, stops: Ints) -> Ints | None:
+    """Return the integers that fields have; None if one has more than digits, or too many."""
+    lengths = stops - starts
+    if not 0 < lengths.min() <= lengths.max() < 19:
+        return None
+    values = np.zeros_like(starts)
+    for at in range(lengths.max()):
+        is_there = lengths > at
+        digits = data[np.where(is_there, starts + at, starts)] - ord("0")
+        if digits.max() > 9:
+            return None
+        values = np.where(is_there, 10 * values + digits, values)
+    return values
 
 
 def _on_one_clock(rows: Sequence[tuple[dict[str, str], str]]) -> tuple[tuple[str, str], ...]:
@@ -174,22 +189,24 @@ def write_plan(stream: TextIO, problem: Problem, plan: Plan, given: str | None =
     """
     if problem.separations:
         table = [row for row, _ in _rows_of(io.StringIO(given, newline=""), problem.name)]
-        header = ["id", *(column for column in table[0] if column not in ("id", OFFSET))]
+        header = ("id", *(column for column in table[0] if column not in ("id", OFFSET)))
         rows = ((*(r[c] for c in header), plan.offsets[r["id"]][0]) for r in table)
         _write(stream, (*header, OFFSET), rows)
         return
-    columns = _columns(problem.buffers)
-    rows = ((*_cells(b, columns), plan.offsets[b.name][0]) for b in problem.buffers)
-    _write(stream, (*columns, OFFSET), rows)
+    header, cells = _cells(problem.columns)
+    if isinstance(plan.offsets, OffsetColumn):
+        offsets = plan.offsets.column.tolist()
+    else:
+        offsets = [plan.offsets[name][0] for name in problem.columns.names]
+    _write(stream, (*header, OFFSET), ((*c, at) for c, at in zip(cells, offsets, strict=True)))
 
 
-def _columns(buffers: Sequence[Buffer]) -> tuple[str, ...]:
-    """Return the columns of a buffer: that of alignments only where there are any."""
-    return COLUMNS if any(buffer.alignment != 1 for buffer in buffers) else REQUIRED_COLUMNS
-
-
-def _cells(buffer: Buffer, columns: Sequence[str]) -> tuple[object, ...]:
-    return (buffer.name, *buffer.live[0], buffer.size, buffer.alignment)[: len(columns)]
+def _cells(columns: Columns) -> tuple[tuple[str, ...], Iterator[tuple[object, ...]]]:
+    """Return a header and a row a buffer: with alignments only where there are any."""
+    numbers = [columns.begins, columns.ends, columns.sizes]
+    numbers += [columns.alignments] if (columns.alignments > 1).any() else []
+    header = COLUMNS[: 1 + len(numbers)]
+    return header, zip(columns.names, *(column.tolist() for column in numbers), strict=True)
 
 
 def _write(stream: TextIO, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -321,19 +338,19 @@ def write_memories_plan(
 ) -> None:
     """Write the buffers of a problem that was read with their memories and offsets."""
     called = {scope: word for word, scope in words.items()}
-    columns = _columns(problem.buffers)
+    columns, rows_of_cells = _cells(Columns.of(problem.buffers))
     rows = []
-    for buffer in problem.buffers:
+    for buffer, cells in zip(problem.buffers, rows_of_cells, strict=True):
         traffic = problem.traffic_of(buffer)
         where = called[plan.memory[buffer.name]], plan.offsets[buffer.name][0]
-        row = (*_cells(buffer, columns), traffic.uses, *where)
+        row = (*cells, traffic.uses, *where)
         if plan.stays:
             stays = (
                 f"{called[stay.memory]}:{stay.offsets[0]}:{stay.live[0]}-{stay.live[1]}"
                 for stay in plan.stays.get(buffer.name, ())
             )
             touches = " ".join(map(str, traffic.touches))
-            row = (*_cells(buffer, columns), traffic.uses, touches, *where, " ".join(stays))
+            row = (*cells, traffic.uses, touches, *where, " ".join(stays))
         rows.append(row)
     moving = ("uses", "touches", "memory", OFFSET, "stays")
     _write(stream, (*columns, *(moving if plan.stays else ("uses", "memory", OFFSET))), rows)

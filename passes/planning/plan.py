@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from passes.planning.html_table import html_table
 
@@ -38,6 +42,29 @@ class Reuse:
 
     level: int
     reason: str = ""
+
+
+class OffsetColumn(Mapping[str, tuple[int, ...]]):
+    """The offset of each buffer of a table, kept as an array until somebody asks for one."""
+
+    def __init__(self, names: Sequence[str], column: npt.NDArray[np.int64]) -> None:
+        self.names, self.column = names, column
+
+    @cached_property
+    def _by_name(self) -> dict[str, tuple[int, ...]]:
+        return dict(zip(self.names, zip(self.column.tolist()), strict=True))
+
+    def __getitem__(self, name: str) -> tuple[int, ...]:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return repr(self._by_name)
 
 
 @dataclass(frozen=True)

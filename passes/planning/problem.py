@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +63,8 @@ class InPlacePair:
 class Columns:
     """A problem's buffers as arrays, for what looks at all of them at once."""
 
-    sizes: Ints  # Of each buffer: bytes of a slot, alignment with that of the memory, slots
+    names: Sequence[str]  # Of each buffer: its name, bytes of a slot, alignment, slots
+    sizes: Ints
     alignments: Ints
     slots: Ints
     begins: Ints  # Of each live range, buffer by buffer: where it begins and ends, whose it is
@@ -71,18 +72,35 @@ class Columns:
     owners: Ints
 
     @classmethod
-    def of(cls, problem: Problem) -> Columns:
-        """Return the columns of a problem."""
-        buffers = problem.buffers
-        count = len(buffers)
-        sizes = np.fromiter((b.size for b in buffers), np.int64, count)
-        slots = np.fromiter((b.slots for b in buffers), np.int64, count)
-        own = np.fromiter((b.alignment for b in buffers), np.int64, count)
-        bounds = np.fromiter((at for b in buffers for live in b.live for at in live), np.int64)
-        ranges = np.fromiter((len(b.live) for b in buffers), np.int64, count)
-        owners = np.repeat(np.arange(count), ranges)
-        alignments = np.lcm(own, problem.memory.alignment)
-        return cls(sizes, alignments, slots, bounds[::2], bounds[1::2], owners)
+    def of(cls, buffers: Sequence[Buffer]) -> Columns:
+        """Return the columns of some buffers."""
+        rows = [(b.size, b.alignment, b.slots, len(b.live)) for b in buffers]
+        sizes, alignments, slots, ranges = np.array(rows, np.int64).reshape(-1, 4).T.copy()
+        bounds = np.array([live for b in buffers for live in b.live], np.int64).reshape(-1, 2)
+        owners = np.repeat(np.arange(len(rows)), ranges)
+        begins, ends = bounds.T.copy()
+        return cls([b.name for b in buffers], sizes, alignments, slots, begins, ends, owners)
+
+    @cached_property
+    def places(self) -> tuple[Ints, Ints, Ints]:
+        """The distinct positions, sorted; of each live range, those of its begin and its end."""
+        bounds = np.concatenate((self.begins, self.ends))
+        positions, places = np.unique(bounds, return_inverse=True)
+        return positions, places[: len(self.begins)], places[len(self.begins) :]
+
+    def lives_of(self, counts: Ints) -> tuple[Ints, Ints]:
+        """Return the lives of all slots, slot by slot, of buffers with so many slots each.
+
+        Of each life, these are the live range and the number of the slot.
+        """
+        if len(self.owners) == len(counts) == counts.sum():
+            return self.owners, self.owners
+        owner = np.repeat(np.arange(len(counts)), counts)
+        first, stop = (np.searchsorted(self.owners, owner, side) for side in ("left", "right"))
+        slots = np.repeat(np.arange(len(owner)), stop - first)
+        return np.arange(len(slots)) + np.repeat(
+            stop - np.cumsum(stop - first), stop - first
+        ), slots
 
 
 class Sharing:
@@ -182,6 +200,39 @@ class Problem:
         _check_pins(self)
         _check_total(self)
 
+    @classmethod
+    def of_table(cls, columns: Columns, memory: MemoryScope, name: str) -> Problem:
+        """Return the problem of columns that are right, of buffers with a slot and a live range.
+
+        Its `buffers` are made when somebody asks for them: there can be a million.
+        """
+        problem = object.__new__(cls)
+        vars(problem).update(columns=columns, memory=memory, name=name, pins={}, is_table=True)
+        vars(problem).update(in_place=(), separations=(), penalties=())
+        most = int(columns.sizes.max()) + int(columns.alignments.max()) * memory.alignment
+        fixed = max((end for _, end in memory.reserved), default=0)
+        if len(columns.names) * most + fixed >= ADDRESS_LIMIT:
+            _check_total(problem)
+        return problem
+
+    if not TYPE_CHECKING:  # It would let any name be an attribute.
+
+        def __getattr__(self, name: str) -> Any:
+            """Make the buffers of a table."""
+            if name != "buffers" or not self.is_table:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            columns = self.columns
+            lives = zip(columns.begins.tolist(), columns.ends.tolist(), strict=True)
+            rows = zip(
+                columns.names,
+                columns.sizes.tolist(),
+                lives,
+                columns.alignments.tolist(),
+                strict=True,
+            )
+            made = tuple(Buffer(name, size, (live,), unit) for name, size, live, unit in rows)
+            return vars(self).setdefault("buffers", made)
+
     def _list(self, what: str) -> tuple[Any, ...]:
         given = getattr(self, what)
         if isinstance(given, str) or not isinstance(given, Iterable):
@@ -199,9 +250,20 @@ class Problem:
         return {buffer.name: i for i, buffer in enumerate(self.buffers)}
 
     @cached_property
+    def is_table(self) -> bool:
+        """Whether it is a problem of columns."""
+        return False
+
+    @cached_property
     def columns(self) -> Columns:
         """The buffers as arrays."""
-        return Columns.of(self)
+        return Columns.of(self.buffers)
+
+    @cached_property
+    def alignments(self) -> Ints:
+        """Bytes that every offset of each buffer is a multiple of."""
+        common = self.memory.alignment
+        return self.columns.alignments if common == 1 else np.lcm(self.columns.alignments, common)
 
     @cached_property
     def pins(self) -> dict[int, tuple[int, ...]]:
@@ -220,7 +282,7 @@ class Problem:
     def __str__(self) -> str:
         """Say in a line what competes for which memory."""
         capacity = "" if self.capacity is None else f" of {self.capacity:,} bytes"
-        return f"{self.name}: {len(self.buffers):,} buffers in {self.memory.name}{capacity}"
+        return f"{self.name}: {len(self.columns.names):,} buffers in {self.memory.name}{capacity}"
 
     def _repr_html_(self) -> str:
         """Return a table of the buffers, for a notebook."""

@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import add
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from passes.planning.buffer import ADDRESS_LIMIT, Buffer, Penalty
-from passes.planning.plan import Plan
+from passes.planning.plan import OffsetColumn, Plan
 from passes.planning.problem import Ints, Problem
 from target_hw.memory import as_plain, is_byte_count
+
+FEW_LIVES = 200  # Lives up to which each is held against each
+LEAF = 32  # Positions under a leaf of the tree over them
+LIVES_AT_ONCE, PAIRS_AT_ONCE = 100_000, 300_000  # Looked at in one step
+
+Numbers = npt.NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,12 @@ class Violation:
 def violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
     """Yield every way in which a plan breaks a problem of one memory.
 
-    Buffers that are live together are found by a sweep over the positions that keeps the live
-    slots sorted by offset: n log n steps for n slots when nothing is wrong.
+    Slots that are live together and share bytes are found by a tree over the positions, whose nodes
+    have the slots that are live throughout, by offset: n log n steps for n slots when nothing is
+    wrong.
     """
-    wrong = [(name, at) for name, at in plan.offsets.items() if not _are_offsets(at)]
+    by_name = {} if isinstance(plan.offsets, OffsetColumn) else plan.offsets
+    wrong = [(name, at) for name, at in by_name.items() if not _are_offsets(at)]
     for name, given in wrong:
         message = f"{name!r} must have a tuple of offsets in bytes, got {given!r}"
         yield Violation("offset", (name,), message)
@@ -69,18 +76,23 @@ class _Slots:
     """The slots of all buffers, one after the other."""
 
     counts: Ints  # Of each buffer: how many it has
-    owners: list[int]  # Of each slot: the index of its buffer, the first byte, and that after all
-    begins: list[int]
-    ends: list[int]
+    owners: Ints  # Of each slot: the index of its buffer, the first byte, and that after all
+    begins: Ints  # Of any integers where one is no address
+    ends: Ints
 
 
 def _slots(problem: Problem, plan: Plan) -> _Slots:
-    rows = [plan.offsets.get(buffer.name, ()) for buffer in problem.buffers]
-    counts = np.fromiter(map(len, rows), np.int64, len(rows))
-    owners = np.repeat(np.arange(len(rows)), counts)
-    begins = [at for row in rows for at in row]
-    sizes = problem.columns.sizes[owners].tolist()
-    return _Slots(counts, owners.tolist(), begins, list(map(add, begins, sizes)))
+    columns, offsets = problem.columns, plan.offsets
+    if isinstance(offsets, OffsetColumn) and offsets.names is columns.names:
+        counts, begins = np.ones_like(columns.slots), offsets.column
+    else:
+        rows = [offsets.get(name, ()) for name in columns.names]
+        counts = np.fromiter(map(len, rows), np.int64, len(rows))
+        given = [at for row in rows for at in row]
+        are_addresses = all(0 <= at < ADDRESS_LIMIT for at in given)
+        begins = np.array(given, dtype=np.int64 if are_addresses else object)
+    owners = np.repeat(np.arange(len(counts)), counts)
+    return _Slots(counts, owners, begins, begins + columns.sizes[owners])
 
 
 def _are_offsets(given: object) -> bool:
@@ -91,7 +103,7 @@ def _are_offsets(given: object) -> bool:
 
 def _unplaced(problem: Problem, plan: Plan, slots: _Slots) -> Iterator[Violation]:
     is_plain = (slots.counts == problem.columns.slots).all()
-    if is_plain and len(plan.offsets) == len(problem.buffers):
+    if is_plain and len(plan.offsets) == len(slots.counts):
         return
     for buffer in problem.buffers:
         offsets = plan.offsets.get(buffer.name)
@@ -122,18 +134,13 @@ def _offsets(plan: Plan, buffer: Buffer) -> tuple[int, ...]:
 
 def _suspects(problem: Problem, slots: _Slots) -> Iterator[Buffer]:
     """Yield the buffers whose own offsets may be wrong: there can be a million that are right."""
-    columns, memory = problem.columns, problem.memory
-    if max(slots.ends, default=0) >= ADDRESS_LIMIT or min(slots.begins, default=0) < 0:
-        yield from problem.buffers
-        return
-    given = slots.begins, slots.ends, slots.owners
-    offsets, ends, owners = (np.array(each, dtype=np.int64) for each in given)
-    wrong = offsets % columns.alignments[owners] != 0
+    memory, owners = problem.memory, slots.owners
+    wrong = (slots.begins < 0) | (slots.begins % problem.alignments[owners] != 0)
     if memory.capacity is not None:
-        wrong |= ends > memory.capacity
+        wrong |= slots.ends > memory.capacity
     for low, high in memory.reserved:
-        wrong |= np.maximum(low, offsets) < np.minimum(high, ends)
-    found = np.bincount(owners[wrong], minlength=len(problem.buffers)) > 0
+        wrong |= np.maximum(low, slots.begins) < np.minimum(high, slots.ends)
+    found = np.bincount(owners[wrong], minlength=len(slots.counts)) > 0
     found[list(problem.pins)] = True
     for index in np.flatnonzero(found).tolist():
         yield problem.buffers[index]
@@ -178,9 +185,9 @@ def _overlapping(problem: Problem, plan: Plan, slots: _Slots) -> Iterator[Violat
     for pair_of_slots in _live_overlaps(problem, slots):
         first, second = (
             _Placed(
-                slots.begins[at],
-                slots.ends[at],
-                problem.buffers[slots.owners[at]].name,
+                int(slots.begins[at]),
+                int(slots.ends[at]),
+                problem.columns.names[slots.owners[at]],
                 at - int(firsts[slots.owners[at]]),
             )
             for at in pair_of_slots
@@ -209,50 +216,77 @@ def _overlapping(problem: Problem, plan: Plan, slots: _Slots) -> Iterator[Violat
 def _live_overlaps(problem: Problem, slots: _Slots) -> Iterator[tuple[int, int]]:
     """Yield pairs of slots that share bytes at a position where both are live.
 
-    `apart` holds live slots that are pairwise disjoint, sorted by offset, so that a new slot meets
-    only its neighbours there; `piled` holds the few others (in-place partners, wrong ones).
+    Of many lives, each is looked at where it begins, among those that `_nodes` keeps there.
     """
-    columns, begins, ends = problem.columns, slots.begins, slots.ends
-    sized = columns.sizes[columns.owners] > 0
-    live_begins, live_ends, owners = (
-        each[sized] for each in (columns.begins, columns.ends, columns.owners)
-    )
-    # A life is that of each of the buffer's slots.
-    counts = slots.counts[owners]
-    lives = np.repeat(np.arange(len(owners)), counts)
-    number = np.arange(len(lives)) - np.repeat(np.cumsum(counts) - counts, counts)
-    slot_of = ((np.cumsum(slots.counts) - slots.counts)[owners[lives]] + number).tolist()
-    # At one position, ends come first.
-    positions = np.concatenate((live_ends[lives], live_begins[lives]))
-    events = np.argsort(positions, kind="stable").tolist()
+    columns = problem.columns
+    lives, owners = columns.lives_of(slots.counts)
+    are_few = len(lives) <= FEW_LIVES
+    firsts, lasts = (columns.begins, columns.ends) if are_few else columns.places[1:]
+    order = firsts[lives].argsort(kind="stable")
+    order = order[(slots.begins < slots.ends)[owners[order]]]
+    lives, owners = lives[order], owners[order]
+    first, last, low, high = firsts[lives], lasts[lives], slots.begins[owners], slots.ends[owners]
+    if are_few:
+        share = (low[:, None] < high) & (first[:, None] < last)
+        ones, others = np.nonzero(np.tril(share & share.T, -1))
+        yield from zip(owners[others].tolist(), owners[ones].tolist(), strict=True)
+        return
+    first, last = first.astype(np.int32), last.astype(np.int32)
+    del order, lives
+    most = 1 + int(high.max(initial=0))
+    if high.dtype == object or most * len(columns.places[0]) >= ADDRESS_LIMIT:
+        edges = np.unique(np.concatenate((low, high)))
+        low, high, most = edges.searchsorted(low), edges.searchsorted(high), len(edges)
 
-    lows: list[int] = []  # The first bytes of `apart`
-    apart: list[int] = []
-    piled: list[int] = []
-    for event in events:
-        slot = slot_of[event % len(slot_of)]
-        begin, end = begins[slot], ends[slot]
-        at = bisect_left(lows, begin)
-        if event < len(slot_of):
-            if apart[at : at + 1] == [slot]:
-                del apart[at], lows[at]
-            else:
-                piled.remove(slot)
-            continue
-        met = [other for other in piled if max(begins[other], begin) < min(ends[other], end)]
-        if at and ends[apart[at - 1]] > begin:
-            met.append(apart[at - 1])
-        above = at
-        while above < len(apart) and lows[above] < end:
-            met.append(apart[above])
-            above += 1
-        if met:
-            piled.append(slot)
-        else:
-            apart.insert(at, slot)
-            lows.insert(at, begin)
-        for other in met:
-            yield other, slot
+    def keys(nodes: Numbers, addresses: Ints) -> Ints:
+        """Return numbers that sort addresses within nodes."""
+        found: Ints = nodes * np.int64(most)
+        found += addresses
+        return found
+
+    for width, kept, where in _nodes(first, last):
+        # Those kept, by node and first byte, and the last byte of all of a node up to each.
+        begins = keys(where, low[kept])
+        by_low = begins.argsort()
+        kept, begins = kept[by_low], begins[by_low]
+        reach = np.maximum.accumulate(np.append(-1, keys(where[by_low], high[kept])))
+        del by_low
+        for begun in range(0, len(first), LIVES_AT_ONCE):
+            some = slice(begun, begun + LIVES_AT_ONCE)
+            node = first[some] // width
+            stop, floor = begins.searchsorted(keys(node, high[some])), keys(node, low[some])
+            met = np.flatnonzero(reach[stop] > floor)
+            start = reach.searchsorted(floor[met], "right") - 1
+            counts = stop[met] - start
+            cuts = np.arange(PAIRS_AT_ONCE, counts.sum(), PAIRS_AT_ONCE)
+            for part in np.split(np.arange(len(met)), np.cumsum(counts).searchsorted(cuts)):
+                one = np.repeat(met[part] + begun, counts[part])
+                shift = start[part] + counts[part] - np.cumsum(counts[part])
+                other = kept[np.arange(len(one)) + np.repeat(shift, counts[part])]
+                share = (other < one) & (last[other] > first[one]) & (high[other] > low[one])
+                pairs = owners[other[share]].tolist(), owners[one[share]].tolist()
+                yield from zip(*pairs, strict=True)
+
+
+def _nodes(first: Numbers, last: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
+    """Yield the lives kept in a tree over positions: the positions of a node, lives, their nodes.
+
+    A life is kept in the leaves in which it begins and ends, and in the highest nodes between that
+    it covers: so it is in a leaf, or in one node above that, wherever it is live.
+    """
+    who, width = np.arange(len(first), dtype=np.int32), LEAF
+    begin, end = first // width + 1, (last - 1) // width
+    yield width, who, begin - 1
+    yield width, who[end >= begin], end[end >= begin]
+    while (is_open := begin < end).any():
+        who, begin, end = who[is_open], begin[is_open], end[is_open]
+        is_left, is_right = begin % 2 == 1, end % 2 == 1
+        yield (
+            width,
+            np.append(who[is_left], who[is_right]),
+            np.append(begin[is_left], end[is_right] - 1),
+        )
+        width, begin, end = 2 * width, (begin + 1) // 2, end // 2
 
 
 def _shared(problem: Problem, plan: Plan, first: str, second: str) -> list[tuple[int, int]]:
@@ -268,7 +302,7 @@ def _shared(problem: Problem, plan: Plan, first: str, second: str) -> list[tuple
 
 def _misstated(problem: Problem, plan: Plan, slots: _Slots) -> Iterator[Violation]:
     """Yield what the plan says of itself and is not so."""
-    peak = max(slots.ends, default=0)
+    peak = int(slots.ends.max(initial=0))
     if plan.peak != peak:
         yield Violation("peak", (), f"the peak is {peak}, the plan says {plan.peak}")
     penalty = sum(charge(problem, plan, p) for p in problem.penalties)

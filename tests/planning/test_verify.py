@@ -22,7 +22,20 @@ from passes.planning import (
     solve,
     verify,
 )
+from passes.planning import violations as rules
 from target_hw.memory import MemoryScope
+
+
+@pytest.fixture(params=["few", "many"], scope="module")
+def lives(request):
+    """Lives as they are held against each other where they are few, and where they are many."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "many":
+            patch.setattr(rules, "FEW_LIVES", 0)
+            patch.setattr(rules, "LEAF", 2)
+            patch.setattr(rules, "LIVES_AT_ONCE", 7)
+            patch.setattr(rules, "PAIRS_AT_ONCE", 3)
+        yield
 
 
 def plan_of(offsets, peak=0, penalty=0):
@@ -31,7 +44,7 @@ def plan_of(offsets, peak=0, penalty=0):
 
 @given(problem=problems(), data=st.data())
 @settings(max_examples=60, deadline=None, print_blob=True)
-def test_any_placement_is_judged_as_byte_by_byte(problem, data):
+def test_any_placement_is_judged_as_byte_by_byte(lives, problem, data):
     offsets = {
         buffer.name: buffer.pinned
         or tuple(data.draw(st.integers(0, 8)) for _ in range(data.draw(counts(buffer))))
@@ -43,7 +56,7 @@ def test_any_placement_is_judged_as_byte_by_byte(problem, data):
 
 @given(problem=problems(), data=st.data())
 @settings(max_examples=30, deadline=None, print_blob=True)
-def test_a_right_plan_with_one_block_moved_is_judged_as_byte_by_byte(problem, data):
+def test_a_right_plan_with_one_block_moved_is_judged_as_byte_by_byte(lives, problem, data):
     plan = solve(problem, "first_fit")
     buffer = data.draw(st.sampled_from(problem.buffers))
     moved = list(plan.offsets[buffer.name])
@@ -56,7 +69,7 @@ def test_a_right_plan_with_one_block_moved_is_judged_as_byte_by_byte(problem, da
 
 @given(seed=st.integers(0, 1 << 32))
 @settings(deadline=None, print_blob=True)
-def test_every_pair_that_overlaps_is_found(seed):
+def test_every_pair_that_overlaps_is_found(lives, seed):
     rng = random.Random(seed)
     # Offset, size, begin and life: mostly apart, some thirty live at once, and some of no bytes.
     ranges = ((1, 400), (0, 8), (1, 60), (1, 20))
@@ -173,7 +186,7 @@ C = Buffer("c", 8, ((6, 8),))
         ),
     ],
 )
-def test_each_violation_is_named(problem, plan, kind, names):
+def test_each_violation_is_named(lives, problem, plan, kind, names):
     (violation,) = verify(problem, plan)
     assert (violation.kind, violation.buffers) == (kind, names)
     assert all(repr(name) in violation.message for name in names)
@@ -182,7 +195,7 @@ def test_each_violation_is_named(problem, plan, kind, names):
     assert error.value.violations == (violation,)
 
 
-def test_right_plans_pass():
+def test_right_plans_pass(lives):
     in_place = Problem((A, B), in_place=(("a", "b"),))
     check(in_place, plan_of({"a": (0,), "b": (0,)}, 8))
     check(in_place, plan_of({"a": (0,), "b": (8,)}, 16))
@@ -208,7 +221,7 @@ def test_sharing_costs_less_if_slots_match():
         check(problem, plan_of({"a": (0, 8), "c": offsets}, peak, cost))
 
 
-def test_a_pair_that_meets_twice_is_named_once_and_every_pair_up_to_the_limit():
+def test_a_pair_that_meets_twice_is_named_once_and_every_pair_up_to_the_limit(lives):
     twice = Problem(tuple(replace(b, live=((0, 2), (4, 6))) for b in (A, B)))
     (violation,) = verify(twice, plan_of({"a": (0,), "b": (4,)}, 12))
     assert violation.kind == "overlap"

@@ -113,7 +113,7 @@ def _in_one_memory(
     for one in found:
         ratio = one.plan.peak / one.bound if one.bound else 1.0
         lines.append(
-            f"{len(problem.buffers)} buffers by {one.label}: peak {one.plan.peak} bytes, "
+            f"{len(problem.columns.names)} buffers by {one.label}: peak {one.plan.peak} bytes, "
             f"lower bound {one.bound} bytes, ratio {ratio:.4f}, "
             + (f"penalty {one.plan.penalty}, " if problem.penalties else "")
             + one.verdict

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from passes.planning.bound import Ints as Ints
 from passes.planning.bound import lower_bound
 from passes.planning.buffer import LiveRange, live_together
-from passes.planning.plan import Plan, Status
+from passes.planning.plan import OffsetColumn, Plan, Status
 from passes.planning.problem import Problem
 from target_hw.memory import ByteRange, settle
 
@@ -42,17 +42,17 @@ class BlockList:
     For each block, `buffer_of` has the index of its buffer, `sizes` and `alignments` have bytes,
     the memory's alignment included; `pinned` has the offsets, in bytes, that are given. `first` has
     the first block of each buffer, whose other slots follow, and the number of blocks at its end.
+    These are made of arrays where they are asked for.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        columns = problem.columns
-        buffer_of = np.repeat(np.arange(len(problem.buffers)), columns.slots)
-        self.first: list[int] = [0, *np.cumsum(columns.slots).tolist()]
-        self.buffer_of: list[int] = buffer_of.tolist()
-        self.size_array = columns.sizes[buffer_of]
-        self.sizes: list[int] = self.size_array.tolist()
-        self.alignments: list[int] = columns.alignments[buffer_of].tolist()
+        slots = problem.columns.slots
+        self.edges = np.append(0, np.cumsum(slots))
+        self.owner_array = np.repeat(np.arange(len(slots)), slots)
+        spread = slice(None) if len(slots) == len(self.owner_array) else self.owner_array
+        self.size_array = problem.columns.sizes[spread]
+        self.alignment_array = problem.alignments[spread]
         self.pinned = {
             block: offset
             for index, pinned in problem.pins.items()
@@ -60,7 +60,12 @@ class BlockList:
         }
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.size_array)
+
+    first = cached_property(lambda self: _listed(self.edges))
+    buffer_of = cached_property(lambda self: _listed(self.owner_array))
+    sizes = cached_property(lambda self: _listed(self.size_array))
+    alignments = cached_property(lambda self: _listed(self.alignment_array))
 
     @cached_property
     def live(self) -> list[tuple[LiveRange, ...]]:
@@ -70,25 +75,16 @@ class BlockList:
     @cached_property
     def pieces(self) -> tuple[Ints, Ints, Ints]:
         """Begin, end and owning block of each live range, block by block."""
-        if len(self) == len(self.problem.buffers):
-            columns = self.problem.columns
-            return columns.begins, columns.ends, columns.owners
-        begins = np.fromiter((begin for live in self.live for begin, _ in live), np.int64)
-        ends = np.fromiter((end for live in self.live for _, end in live), np.int64)
-        counts = np.fromiter(map(len, self.live), np.int64)
-        return begins, ends, np.repeat(np.arange(len(self)), counts)
+        columns = self.problem.columns
+        lives, owners = columns.lives_of(columns.slots)
+        return columns.begins[lives], columns.ends[lives], owners
 
     @cached_property
-    def span_places(self) -> tuple[Ints, Ints, int]:
-        """The span of each block, from its first live range's begin to its last one's end.
-
-        These are places among all their distinct bounds, sorted; the last number is that of bounds.
-        """
+    def spans(self) -> tuple[Ints, Ints]:
+        """The begin of the first live range of each block, and the end of its last one."""
         begins, ends, owners = self.pieces
         edges = np.searchsorted(owners, np.arange(len(self) + 1))
-        first, last = begins[edges[:-1]], ends[edges[1:] - 1]
-        bounds = np.unique(np.concatenate((first, last)))
-        return places_among(bounds, first), places_among(bounds, last), len(bounds)
+        return begins[edges[:-1]], ends[edges[1:] - 1]
 
     @cached_property
     def live_pairs(self) -> int:
@@ -118,8 +114,8 @@ class BlockList:
         reserved = self.problem.memory.reserved
         most_pieces = int(np.bincount(owners, minlength=1).max())
         return {
-            "size": self.sizes,
-            "alignment": self.alignments,
+            "size": self.size_array,
+            "alignment": self.alignment_array,
             "begin": begins[by_begin],
             "end": ends[by_begin],
             "until": places_among(begins[by_begin], ends[by_begin]),
@@ -249,7 +245,7 @@ class BlockList:
         """Return the offset of each block under a plan of the problem."""
         return [offset for buffer in self.problem.buffers for offset in plan.offsets[buffer.name]]
 
-    def due(self, offsets: Sequence[int]) -> dict[int, bool]:
+    def due(self, offsets: Sequence[int] | Ints) -> dict[int, bool]:
         """Return the penalties whose buffers share bytes, by index, and whether slots match."""
         found: dict[int, bool] = {}
         for block, others in self.soft.items():
@@ -261,7 +257,7 @@ class BlockList:
                     found[index] = found.get(index, True) and self.slots_match(block, other)
         return found
 
-    def penalty(self, offsets: Sequence[int]) -> int:
+    def penalty(self, offsets: Sequence[int] | Ints) -> int:
         """Return the sum of the costs of the penalties whose buffers share bytes."""
         penalties = self.problem.penalties
         return sum(
@@ -279,15 +275,19 @@ class BlockList:
         """Return the highest end, in bytes."""
         return int((np.array(offsets, dtype=np.int64) + self.size_array).max(initial=0))
 
-    def plan(self, offsets: Sequence[int], planner: str, nodes: int = 0) -> Plan:
+    def plan(self, offsets: Sequence[int] | Ints, planner: str, nodes: int = 0) -> Plan:
         """Return the plan that places each block at its offset, with what the bound says of it."""
         peak, penalty = self.peak(offsets), self.penalty(offsets)
         status = self._status(peak, penalty)
-        offsets = list(map(int, offsets))
-        names = [buffer.name for buffer in self.problem.buffers]
-        rows = (tuple(offsets[begin:end]) for begin, end in pairwise(self.first))
-        placed = dict(zip(names, zip(offsets) if len(names) == len(self) else rows, strict=True))
-        return Plan(placed, int(peak), penalty, planner, status, nodes)
+        columns = self.problem.columns
+        if self.problem.is_table:
+            column = OffsetColumn(columns.names, np.array(offsets, dtype=np.int64))
+            return Plan(column, peak, penalty, planner, status, nodes)
+        flat = list(map(int, offsets))
+        rows = (tuple(flat[begin:end]) for begin, end in pairwise(self.first))
+        return Plan(
+            dict(zip(columns.names, rows, strict=True)), peak, penalty, planner, status, nodes
+        )
 
     def plan_of(self, offsets: Mapping[str, tuple[int, ...]], planner: str, nodes: int = 0) -> Plan:
         """Return the plan with these offsets by name; there may be more of them than slots."""
@@ -304,6 +304,11 @@ class BlockList:
             return Status.INFEASIBLE if self.bound > capacity else Status.NOT_FOUND
         proven = penalty == 0 and peak == self.bound
         return Status.OPTIMAL if proven else Status.FEASIBLE
+
+
+def _listed(column: Ints) -> list[int]:
+    values: list[int] = column.tolist()
+    return values
 
 
 def widened(problem: Problem, counts: Mapping[str, int]) -> Problem:

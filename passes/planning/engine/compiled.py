@@ -74,6 +74,7 @@ class BoundLoop(Generic[State]):
 
 LOOPS = (
     "passes.planning.memories.filling_loop",
+    "passes.planning.planners.allocation_loop",
     "passes.planning.planners.canonical_loop",
     "passes.planning.planners.first_fit_loop",
     "passes.planning.planners.relocation_loop",

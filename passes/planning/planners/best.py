@@ -47,8 +47,7 @@ def best(problem: Problem, budget: Budget) -> Plan:
     first = _fitted(whole, tracker) if problem.in_place and not problem.penalties else None
     if first is not None and (first.status is Status.OPTIMAL or not tracker.left):
         return replace(first, planner=NAME)
-    blocks = sum(buffer.slots for buffer in problem.buffers)
-    to_the_end = blocks <= EXACT_BLOCKS and bool(problem.in_place or problem.penalties)
+    to_the_end = len(whole) <= EXACT_BLOCKS and bool(problem.in_place or problem.penalties)
     share = tracker.share(2 if to_the_end else 1)
     plan = on_each_coalescing(whole, lambda block_list: _cheapest(block_list, share))
     if first is not None and plan.status is not Status.INFEASIBLE:

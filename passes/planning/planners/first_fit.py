@@ -8,9 +8,7 @@ and gap rule only). Too many blocks for that are placed as an allocator at run t
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,15 +19,17 @@ from passes.planning.engine.coalesce import better, on_each_coalescing
 from passes.planning.engine.compiled import Room
 from passes.planning.plan import Plan, Status
 from passes.planning.planner import Budget, BudgetTracker, register
+from passes.planning.planners import allocation_loop as allocation
 from passes.planning.planners import first_fit_loop as loop
 from passes.planning.problem import Problem
-from target_hw.memory import ByteRange, round_up, settle
+from target_hw.memory import round_up, settle
 
 MOST_PAIRS = 600_000_000
 """Pairs of blocks live together that all orders look at in sum, at most: a minute or less."""
 FEW_PAIRS = 300_000  # Pairs up to which Python places blocks as fast as the compiled sweep starts
 SWEPT_WORK, PYTHON_WORK = 5_000_000, 30_000
 """Pairs that the sweep looks at between two looks at the clock: compiled, and as Python."""
+FEW_ENTRIES = 500  # Blocks up to which a loop is not compiled
 FEW_CONFLICTS = 50  # Conflicts of a block below which Python finds a gap faster than numpy
 EVER = 1 << 62
 
@@ -46,7 +46,7 @@ def ordered(block_list: BlockList, order: str) -> list[int]:
     """Return all blocks in one of the `ORDERS`."""
     begins, ends, owners = block_list.pieces
     life = np.bincount(owners, ends - begins, len(block_list))  # Positions at which a block is live
-    begin, size = block_list.span_places[0], block_list.size_array
+    begin, size = block_list.spans[0], block_list.size_array
     keys = (-size, -size * np.sqrt(life), -size * np.log2(1.0 + life), begin)
     key = dict(zip(ORDERS, keys, strict=True))[order]
     # The last key is the one that counts most; a sort by keys keeps equals as they were.
@@ -89,14 +89,13 @@ def fit(block_list: BlockList, tracker: BudgetTracker, orders: Sequence[str] = O
     pairs = max(1, block_list.live_pairs)
     orders = orders[: MOST_PAIRS // pairs]
 
-    def planned(name: str, costs: bool) -> list[int]:
+    def planned(name: str, costs: bool) -> Ints:
         order = ordered(block_list, name)
-        offsets = fit_blocks(block_list, order, costs, tracker=tracker)
-        rest = [block for block in order if offsets[block] == UNPLACED]
-        if not rest:
-            return offsets
-        above = allocated(block_list, rest, block_list.peak(offsets))
-        return [at if at != UNPLACED else above[b] for b, at in enumerate(offsets)]
+        offsets = np.array(fit_blocks(block_list, order, costs, tracker=tracker), dtype=np.int64)
+        rest = np.flatnonzero(offsets == UNPLACED)
+        if len(rest):
+            offsets[rest] = allocated(block_list, rest, block_list.peak(offsets))[rest]
+        return offsets
 
     def plans() -> Iterator[Plan]:
         for order in orders:
@@ -170,17 +169,17 @@ def _swept(
 ) -> list[int]:
     """Place blocks as `fit_blocks` does, by the loop that TVM compiles."""
     make: Any = loop.FirstFitState  # Sequences of every kind become what the loop runs on.
-    offsets = [UNPLACED] * len(block_list)
-    for block, offset in given.items():
-        offsets[block] = offset
+    offsets: Ints = np.full(len(block_list), UNPLACED)
+    offsets[[*given]] = [*given.values()]
     columns = block_list.sweep
     room = Room(columns["most_met"])
+    entries = len(given) + len(order)
     state: loop.FirstFitState = make(
         **{name: column for name, column in columns.items() if name != "most_met"},
         offset=offsets,
-        placed_end=[loop.NEVER] * len(columns["begin"]),
-        latest=[loop.NEVER] * (2 * columns["leaves"]),
-        order=[*given, *order],
+        placed_end=np.full(len(columns["begin"]), loop.NEVER),
+        latest=np.full(2 * columns["leaves"], loop.NEVER),
+        order=np.concatenate((np.array([*given], dtype=np.int64), np.array(order, np.int64))),
         node=Room(128),
         width=Room(128),
         met=room,
@@ -189,21 +188,34 @@ def _swept(
         other_low=room,
         other_high=room,
         now=[0] * loop.NOW_SIZE,
-        entries=len(given) + len(order),
+        entries=entries,
         limit=limit,
     )
-    is_compiled = compiled.is_loaded(loop.advance)
-    running = compiled.start(loop.advance, state, is_compiled)
-    now = running.state.now
-    while now[loop.NEXT] < len(given) + len(order):
-        if tracker is not None and tracker.expired and now[loop.NEXT] >= len(given):
-            break
-        if not is_compiled and compiled.is_ready(loop.advance):
+
+    def is_late(done: int) -> bool:
+        return tracker is not None and tracker.expired and done >= len(given)
+
+    found: list[int] = _run(loop.advance, state, entries, is_late).tolist()
+    return found
+
+
+def _run(
+    advance: Callable[..., None], state: Any, entries: int, is_late: Callable[[int], bool]
+) -> Ints:
+    """Return the offsets after all entries, or so many as are not late.
+
+    The loop is the one that TVM compiles as soon as that is there.
+    """
+    is_there = compiled.is_ready if entries > FEW_ENTRIES else compiled.is_loaded
+    is_compiled = is_there(advance)
+    running = compiled.start(advance, state, is_compiled)
+    while (done := int(running.state.now[loop.NEXT])) < entries and not is_late(done):
+        if not is_compiled and is_there(advance):
             is_compiled = True
-            running = compiled.start(loop.advance, running.state, True)
-            now = running.state.now
-        running.advance(int(now[loop.WORK]) + (SWEPT_WORK if is_compiled else PYTHON_WORK))
-    return [int(offset) for offset in running.state.offset]
+            running = compiled.start(advance, running.state, True)
+        work = SWEPT_WORK if is_compiled else PYTHON_WORK
+        running.advance(int(running.state.now[loop.WORK]) + work)
+    return np.array(running.state.offset, dtype=np.int64)
 
 
 def _gap(size: int, alignment: int, low: Ints, high: Ints) -> int:
@@ -251,9 +263,7 @@ def _cheapest(block_list: BlockList, block: int, offsets: Ints, low: Ints, high:
 # Too many blocks to look at each pair
 
 
-def allocated(
-    block_list: BlockList, blocks: Sequence[int] | None = None, base: int = 0
-) -> list[int]:
+def allocated(block_list: BlockList, blocks: Ints | None = None, base: int = 0) -> Ints:
     """Return the offsets, in bytes, that an allocator at run time would find from `base` up.
 
     Those of some blocks, or of all.
@@ -262,60 +272,42 @@ def allocated(
     several live ranges keeps its bytes from the first to the last; one that is separated from
     others keeps them until those have begun.
     """
-    begins, ends, _ = block_list.span_places
-    offsets = [block_list.pinned.get(block, 0) for block in range(len(block_list))]
-    gaps = _Gaps(base, block_list.taken)
-    alive: list[tuple[int, int, int]] = []  # The end of a life, the first byte, the one after all
-    chosen = np.arange(len(block_list)) if blocks is None else np.sort(np.array(blocks))
-    for block in chosen[begins[chosen].argsort(kind="stable")].tolist():
-        size, alignment = block_list.sizes[block], block_list.alignments[block]
-        if block in block_list.pinned or not size:
-            continue
-        while alive and alive[0][0] <= begins[block]:
-            _, low, high = heappop(alive)
-            gaps.add(low, high)
-        low = offsets[block] = gaps.take(size, alignment)
-        begun = (int(begins[other]) + 1 for other in block_list.separated.get(block, ()))
-        heappush(alive, (max((int(ends[block]), *begun)), low, low + size))
-    return offsets
-
-
-class _Gaps:
-    """Free bytes below bytes that are in use, and the memory above all of them."""
-
-    def __init__(self, base: int, taken: Sequence[ByteRange]) -> None:
-        self.above = NewMemory(base, 1, taken)
-        self._by_size: list[tuple[int, int]] = []  # Bytes and begin of each gap, ascending
-        self._begin: dict[int, int] = {}  # By end
-        self._end: dict[int, int] = {}  # By begin
-
-    def take(self, size: int, alignment: int) -> int:
-        """Take bytes from the smallest gap that has them, else from above all, and return where."""
-        for at in range(bisect_left(self._by_size, (size, 0)), len(self._by_size)):
-            room, low = self._by_size[at]
-            offset = round_up(low, alignment)
-            if offset + size <= low + room:
-                self._remove(low, low + room)
-                self.add(low, offset)
-                self.add(offset + size, low + room)
-                return offset
-        return self.above.open(size, alignment)
-
-    def add(self, low: int, high: int) -> None:
-        """Add free bytes, joined with the gaps on both sides."""
-        if low == high:
-            return
-        begin, end = self._begin.get(low, low), self._end.get(high, high)
-        if begin < low:
-            self._remove(begin, low)
-        if high < end:
-            self._remove(high, end)
-        if end == self.above.end:
-            self.above.end = begin
-        else:
-            self._begin[end], self._end[begin] = begin, end
-            insort(self._by_size, (end - begin, begin))
-
-    def _remove(self, low: int, high: int) -> None:
-        del self._end[low], self._begin[high]
-        del self._by_size[bisect_left(self._by_size, (high - low, low))]
+    begins, ends = block_list.spans
+    offsets: Ints = np.zeros(len(block_list), dtype=np.int64)
+    offsets[[*block_list.pinned]] = [*block_list.pinned.values()]
+    free = np.zeros(len(block_list), dtype=bool)
+    free[slice(None) if blocks is None else blocks] = True
+    free &= block_list.size_array > 0
+    free[[*block_list.pinned]] = False
+    until = ends.copy()
+    for block, others in block_list.separated.items():
+        until[block] = max(ends[block], begins[others].max() + 1)
+    chosen = np.flatnonzero(free)
+    # At one position, what ends comes first.
+    order = np.concatenate((until[chosen], begins[chosen])).argsort(kind="stable")
+    events = np.concatenate((~chosen, chosen))[order]
+    del order, until
+    gaps, taken = len(chosen) + 2, np.array(block_list.taken, dtype=np.int64).reshape(-1, 2).T
+    now = [0] * allocation.NOW_SIZE
+    now[allocation.TOP] = base
+    make: Any = allocation.AllocationState
+    state: allocation.AllocationState = make(
+        size=block_list.size_array,
+        alignment=block_list.alignment_array,
+        offset=offsets,
+        event=events,
+        taken_begin=taken[0],
+        taken_end=taken[1],
+        room=Room(gaps),
+        low=Room(gaps),
+        high=Room(gaps),
+        height=Room(gaps),
+        by_size=Room(allocation.LEVELS * gaps),
+        by_low=Room(allocation.LEVELS * gaps),
+        spare=Room(gaps),
+        path=[0] * allocation.LEVELS,
+        now=now,
+        entries=len(events),
+        taken=len(taken[0]),
+    )
+    return _run(allocation.advance, state, len(events), lambda done: False)

@@ -3,13 +3,23 @@
 
 import csv
 import io
+import random
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passes.planning import Buffer, MemoriesProblem, Problem, Traffic, files, solve
+from passes.planning import (
+    Buffer,
+    MemoriesProblem,
+    Problem,
+    Traffic,
+    files,
+    lower_bound,
+    solve,
+    verify,
+)
 from passes.planning.files import (
     CsvError,
     read_memories_problem,
@@ -17,6 +27,7 @@ from passes.planning.files import (
     write_memories_plan,
     write_plan,
 )
+from passes.planning.plan import OffsetColumn
 from target_hw.memory import MemoryScope
 
 GLOBAL = MemoryScope("global")
@@ -125,7 +136,9 @@ def test_offsets_are_kept_where_that_is_asked_for():
         ("id,lower,upper,size,offset,offset\n", "F.csv: column 'offset' is given twice"),
     ],
 )
-def test_bad_files_are_refused_in_one_line(text, message):
+@pytest.mark.parametrize("few", [0, files.FEW_ROWS])
+def test_bad_files_are_refused_in_one_line(text, message, few, monkeypatch):
+    monkeypatch.setattr(files, "FEW_ROWS", few)
     with pytest.raises(CsvError) as error:
         read(text)
     assert message in str(error.value)
@@ -145,10 +158,41 @@ def test_bad_files_are_refused_in_one_line(text, message):
 )
 @pytest.mark.parametrize("rows", [1, 2, 20_000])
 def test_a_table_is_read_alike_row_by_row_and_many_rows_at_a_time(text, rows, monkeypatch):
-    monkeypatch.setattr(files, "ROWS_AT_ONCE", rows)
     memory = MemoryScope("global")
+    row_by_row = files.read_problem(io.StringIO(text, newline=""), "t.csv", memory)
+    monkeypatch.setattr(files, "FEW_ROWS", 0)
+    monkeypatch.setattr(files, "ROWS_AT_ONCE", rows)
     at_once = files.read_problem(io.StringIO(text, newline=""), "t.csv", memory)
-    monkeypatch.setattr(files, "_plain_buffers", lambda text: None)
-    assert files.read_problem(io.StringIO(text, newline=""), "t.csv", memory) == at_once
+    assert at_once == row_by_row
     (first, *_) = at_once.buffers
     assert replace(first, name="x") == Buffer("x", 8, ((0, 2),), first.alignment)
+
+
+@pytest.mark.parametrize(("capacity", "alignment"), [(None, 1), (9000, 1), (None, 64)])
+def test_a_table_is_planned_and_checked_in_columns(capacity, alignment):
+    rng = random.Random(7)
+    lines = ["id,size,alignment,lower,upper"]
+    for at in range(400):
+        begin = rng.randrange(900)
+        end = begin + rng.randrange(1, 60)
+        lines.append(f"b {at},{rng.randrange(200)},{rng.choice((1, 4, 32))},{begin},{end}")
+    text = "\n".join(lines)
+    memory = MemoryScope("global", capacity, alignment)
+    table = files.read_problem(io.StringIO(text, newline=""), "t.csv", memory)
+    plan = solve(table, "first_fit")
+    written = io.StringIO()
+    write_plan(written, table, plan)
+    assert verify(table, plan) == ()
+    assert plan.peak >= lower_bound(table)
+    assert "buffers" not in vars(table)  # Nobody has made them.
+    moved = replace(plan, offsets=OffsetColumn(table.columns.names, plan.offsets.column // 2))
+    wrong = verify(table, moved, limit=None)
+    same = Problem(table.buffers, memory, name=table.name)
+    assert same == table
+    assert lower_bound(same) == lower_bound(table)
+    assert solve(same, "first_fit") == plan
+    assert verify(same, moved, limit=None) == wrong
+    assert {violation.kind for violation in wrong} >= {"overlap", "misaligned", "peak"}
+    again = io.StringIO()
+    write_plan(again, same, solve(same, "first_fit"))
+    assert again.getvalue() == written.getvalue()
