@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
@@ -90,15 +90,26 @@ def module(*stmts: Any, params: tuple[Any, ...] = (), target: str | None = None)
     )
 
 
-def rewrite(mod: tvm.IRModule, **config: Any) -> Any:
-    """Run both passes, compare, and return the body of the result."""
-    with tvm.transform.PassContext(config={f"tirx.{key}": value for key, value in config.items()}):
-        expected = tirx.transform.StorageRewrite()(mod)
-        actual = StorageRewrite()(mod)
+def assert_same(actual: tvm.IRModule, expected: tvm.IRModule, said: Callable[[], str]) -> None:
+    """Compare what the mirrored pass gives with what the stock pass does; say of what."""
     if not tvm_ffi.structural_equal(actual, expected, map_free_vars=True):
+        print(said())
         tvm.ir.assert_structural_equal(actual, expected, map_free_vars=True)
         raise AssertionError("not equal, at a place that TVM does not name")
-    return actual["main"].body
+
+
+def like_stock(mod: tvm.IRModule, config: Mapping[str, Any], name: str = "") -> tvm.IRModule:
+    """Run both passes, compare, and return the result."""
+    with tvm.transform.PassContext(config=dict(config)):
+        expected = tirx.transform.StorageRewrite()(mod)
+        actual = StorageRewrite()(mod)
+    assert_same(actual, expected, lambda: f"{name}, config = {config}\n{mod.script()}")
+    return actual
+
+
+def rewrite(mod: tvm.IRModule, **config: Any) -> Any:
+    """Run both passes, compare, and return the body of the result."""
+    return like_stock(mod, {f"tirx.{key}": value for key, value in config.items()})["main"].body
 
 
 def found(body: Any, kind: Any) -> list[Any]:

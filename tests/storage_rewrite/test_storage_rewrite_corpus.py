@@ -6,33 +6,22 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tvm
 import tvm_ffi
 from corpus import Entry
 from saved_json import CRASHES, saved_json
+from statements import like_stock
 from tvm import relax, te, tirx, topi
 
-from passes.storage_rewrite.transform import StorageRewrite
 from tvm_ext.lowering import capture
 
 _DATA = Path(os.environ.get("TVM_EXT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 _TVM_TESTS = _DATA / "storage_rewrite" / "tvm_tests.jsonl.gz"
 _SAMPLE = 60
-
-
-def _assert_like_stock(name: str, mod: tvm.IRModule, config: Mapping[str, Any]) -> None:
-    with tvm.transform.PassContext(config=dict(config)):
-        expected = tirx.transform.StorageRewrite()(mod)
-        actual = StorageRewrite()(mod)
-    if not tvm_ffi.structural_equal(actual, expected, map_free_vars=True):
-        print(f"{name}, config = {config}\n{mod.script()}")
-        tvm.ir.assert_structural_equal(actual, expected, map_free_vars=True)
-        raise AssertionError(f"{name}: not equal, at a place that TVM does not name")
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -44,17 +33,14 @@ def test_functions_of_the_tests_of_tvm(every: bool) -> None:
     step = 1 if every else max(1, len(functions) // _SAMPLE)
     for line in functions[::step]:
         function = json.loads(line)
-        _assert_like_stock(
-            f"{function['id']} of {function['source']}",
-            tvm.ir.load_json(function["before"]),
-            function["config"],
-        )
+        mod = tvm.ir.load_json(function["before"])
+        like_stock(mod, function["config"], f"{function['id']} of {function['source']}")
 
 
 def test_own_workloads(corpus: list[Entry]) -> None:
     assert corpus
     for entry in corpus:
-        _assert_like_stock(entry.name, entry.mod, entry.config)
+        like_stock(entry.mod, entry.config, entry.name)
 
 
 READ: dict[str, Callable[[tvm.IRModule], tvm.IRModule]] = {
@@ -94,4 +80,4 @@ def test_modules_from_python_from_text_and_from_json(
     lowered = capture(READ[way](program()), "llvm")
     stock = tirx.transform.StorageRewrite()(lowered)
     assert not tvm_ffi.structural_equal(lowered, stock, map_free_vars=True)  # It has work to do.
-    _assert_like_stock(way, lowered, {})
+    like_stock(lowered, {}, way)

@@ -12,6 +12,7 @@ import tvm
 import tvm_ffi
 from hypothesis import HealthCheck, assume, given, settings
 from program_strategy import Program, programs, random_program
+from statements import assert_same
 from sweeps import swept
 from tvm import tirx
 from tvm.tirx import AllocBuffer, For
@@ -50,10 +51,7 @@ def _assert_like_stock(program: Program) -> None:
         return
     if isinstance(actual, ValueError):
         raise AssertionError(f"the stock pass accepts\n{program}") from actual
-    if not tvm_ffi.structural_equal(actual, expected, map_free_vars=True):
-        print(program)
-        tvm.ir.assert_structural_equal(actual, expected, map_free_vars=True)
-        raise AssertionError("not equal, at a place that TVM does not name")
+    assert_same(actual, expected, lambda: str(program))
 
 
 _FEW = settings(
