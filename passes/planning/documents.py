@@ -27,7 +27,9 @@ from passes.planning.plan import Plan
 from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
 
-_PAIRS = ("in_place", "separations", "penalties")
+_LISTS = {"in_place": (2,), "separations": (2,), "penalties": (3, 4)}
+"""Lists of pairs, and how many entries a pair may have with its costs."""
+
 _PLAIN = ("size", "alignment", "slots", "pinned")
 
 
@@ -50,8 +52,8 @@ def read_document(
     such object, has a key that means nothing here, or says what no problem can be.
     """
     try:
-        given = json.loads(text)
-        _check_keys(given, {"memory", "buffers", *_PAIRS}, "the object")
+        given = json.loads(text, object_pairs_hook=_unique)
+        _check_keys(given, {"memory", "buffers", *_LISTS}, "the object")
         memory = given.get("memory", {})
         _check_keys(memory, {"capacity", "alignment", "reserved"}, "memory")
         rows = given.get("buffers")
@@ -61,6 +63,12 @@ def read_document(
             _check_keys(row, {"id", *_PLAIN, "live", "begin", "end", "offsets"}, f"buffer {row!r}")
             if not isinstance(row.get("id"), str) or "size" not in row:
                 raise ValueError(f"a buffer must have an id, which is a text, and a size: {row!r}")
+        for key, counts in _LISTS.items():
+            pairs = given.get(key, [])
+            for each in pairs if isinstance(pairs, list) else [pairs]:
+                if not isinstance(each, list) or len(each) not in counts:
+                    what = "two ids" if counts == (2,) else "two ids, and one or two costs"
+                    raise ValueError(f"{key} must be a list of lists of {what}, got {each!r}")
         live, separations = _lives(rows)
         whole = MemoryScope(
             "global",
@@ -76,7 +84,7 @@ def read_document(
             tuple(Penalty(*each) for each in given.get("penalties", ())),
             name,
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         message = str(error).removeprefix(f"{name}: ")
         raise DocumentError(f"{name}: {message}") from error
 
@@ -91,6 +99,15 @@ def write_document(stream: TextIO, given: str, plan: Plan) -> None:
     stream.write(json.dumps(head)[:-1] + (", " if head else "") + f'"buffers": [\n {lines}\n]}}\n')
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, of which no key is given twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(k for k in keys if keys.count(k) > 1)!r} is given twice")
+    return found
+
+
 def _check_keys(given: Any, known: set[str], what: str) -> None:
     if not isinstance(given, dict):
         raise ValueError(f"{what} must be a JSON object, got {given!r}")
@@ -100,9 +117,10 @@ def _check_keys(given: Any, known: set[str], what: str) -> None:
 
 def _lives(rows: list[dict[str, Any]]) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
     """Return the live ranges of the buffers, and what is to be kept apart besides."""
+    kinds = {" ".join(key for key in ("live", "begin", "end") if key in row) for row in rows}
     clocked = {row["id"]: (row["begin"], row["end"]) for row in rows if {"begin", "end"} <= {*row}}
     live = {row["id"]: row["live"] for row in rows if "live" in row}
-    if len({**clocked, **live}) < len({row["id"] for row in rows}) or (clocked and live):
+    if kinds not in ({"live"}, {"begin end"}):
         raise ValueError("either all buffers must have live, or all of them begin and end")
     if not clocked:
         return live, ()

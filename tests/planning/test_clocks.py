@@ -201,12 +201,28 @@ def test_a_document_says_what_columns_do_not(tmp_path, capsys):
         ({"buffers": [{"id": "a", "size": 1}]}, "all buffers must have live"),
         ({"buffers": [{"id": "a", "size": 1, "live": [[2, 1]]}], "penalties": []}, "is empty"),
         ({"penalties": [["c", "x", 1]]}, "unknown buffer 'x'"),
-        ({"penalties": 3}, "F: "),
+        ({"penalties": 3}, "F: penalties must be a list of lists of two ids, and one or two costs"),
+        ({"penalties": [["c", "d"]]}, r"one or two costs, got \['c', 'd'\]"),
+        ({"in_place": ["cd"]}, "in_place must be a list of lists of two ids, got 'cd'"),
+        ({"separations": [["c", "d", "c"]]}, "separations must be a list of lists of two ids"),
+        ({"buffers": [{**DOCUMENT["buffers"][1], "live": [[0, 1]]}]}, "all of them begin and end"),
     ],
 )
 def test_wrong_documents_are_refused(change, said):
     with pytest.raises(DocumentError, match=said):
         read_document(json.dumps({**DOCUMENT, **change}), "F")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"buffers": [{"id": "a", "size": 1, "size": 2, "live": [[0, 1]]}]}', "'size' is given"),
+        ("[" * 100_000, "F: maximum recursion depth"),
+    ],
+)
+def test_a_key_that_is_given_twice_and_endless_text_are_refused(text, said):
+    with pytest.raises(DocumentError, match=said):
+        read_document(text, "F")
 
 
 def test_text_that_is_no_json_is_refused(tmp_path, capsys):
