@@ -80,7 +80,7 @@ def _is_filled_first(accesses: Sequence[MemoryAccess], depth: int, buffer: tir.V
         if access.is_whole and access.extent is None and access.buffer.same_as(buffer):
             counters = [counter for op in loops if (counter := _counter(op)) is not None]
             if len(counters) == len(loops) and fills(access.index, counters, size):
-                # What the same loops read may be an element that they have still to write.
+                # The same loops may read an element that they have still to write.
                 nest = _number_at(access, depth)
                 return nest is None or not any(
                     each.reads and _number_at(each, depth) == nest for each in accesses

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 import tvm
@@ -130,7 +131,7 @@ def test_groups_of_layers_are_a_table():
         300,
         0,
         9,
-        None,
+        SimpleNamespace(local=SimpleNamespace(bank_bytes=0)),
     )
     left = tuple(LeftLayer(f"l{i}", HOSTILE, "1 c, 8 bits") for i in range(ROW_LIMIT + 2))
     report = LayerGroupReport((group,), left, 5, 4, 5, 4, 3, 2, 1, "")

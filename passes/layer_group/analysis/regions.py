@@ -120,9 +120,8 @@ def _at_points(index: Any, extents: Mapping[int, int], guards: Sequence[Any]) ->
                 read = read & reduce(np.logical_or, (values_of(guard, of, f) for f in ways))
             except NotAnIndexError:
                 continue  # The condition is of other variables, and may hold.
-    first, last = reduce(np.minimum, found), reduce(np.maximum, found)
-    first, last = np.where(read, first, NOWHERE), np.where(read, last, -NOWHERE)
-    return first.astype(np.int64), last.astype(np.int64)
+    first, last = (reduce(of_both, found).astype(np.int64) for of_both in (np.minimum, np.maximum))
+    return np.where(read, first, NOWHERE), np.where(read, last, -NOWHERE)
 
 
 def _terms(guards: Sequence[Any]) -> Iterator[Any]:
