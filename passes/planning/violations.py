@@ -16,7 +16,7 @@ from passes.planning.problem import Ints, Problem
 from target_hw.memory import as_plain, is_byte_count
 
 FEW_LIVES = 200  # Lives up to which each is held against each
-LEAF = 32  # Positions under a leaf of the tree over them
+LEAF = 64  # Positions under a leaf of the tree over them
 LIVES_AT_ONCE, PAIRS_AT_ONCE = 100_000, 300_000  # Looked at in one step
 
 Numbers = npt.NDArray[np.signedinteger[Any]]
