@@ -240,6 +240,17 @@ def test_plans_of_others(plans: list[tuple[int, ...]], head: int | str) -> None:
         check(found)
 
 
+def test_a_tensor_that_is_written_twice_keeps_the_order_of_its_uses() -> None:
+    made = Made()
+    graph = made.graph()
+    first, second, third = graph.input([1, 64]), graph.tensor([1, 64]), graph.tensor([1, 64])
+    graph.operator("RELU", [first], [second])
+    graph.operator("ABS", [second], [third])
+    graph.operator("NEG", [first], [second])  # Before ABS, less would be live
+    graph.table.outputs = [third, second]
+    check(fit(made.bytes(), "written twice"))
+
+
 def test_a_variable_with_an_offset_keeps_its_value() -> None:
     """Its bytes are its own for the whole run, also after its last use, and never a result's."""
     made = Made()

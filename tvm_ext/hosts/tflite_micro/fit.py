@@ -6,6 +6,7 @@ The steps are those of the modules beside this one; `fit` joins them and `Fit` s
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from passes.order import LiveBytes, OrderProblem, find_order
@@ -205,7 +206,8 @@ def _order_problem(graph: Subgraph, scratch: Scratch) -> OrderProblem:
     writer: dict[int, int] = {}
     before: list[tuple[int, ...]] = []
     state: int | None = None
-    variables: dict[int, int] = {}
+    writes = Counter([*graph.inputs, *(t for one in graph.operators for t in one.outputs)])
+    rewritten: dict[int, int] = {}  # The last operator that touches what is written again
     touched: dict[int, list[int]] = {}
     for number, one in enumerate(graph.operators):
         earlier = {writer[tensor] for tensor in one.operands if tensor in writer}
@@ -214,9 +216,9 @@ def _order_problem(graph: Subgraph, scratch: Scratch) -> OrderProblem:
             state = number
         for tensor in sorted({*one.operands, *one.outputs}):
             touched.setdefault(tensor, []).append(number)
-            if graph.tensors[tensor].is_variable:
-                earlier |= {variables[tensor]} if tensor in variables else set()
-                variables[tensor] = number
+            if graph.tensors[tensor].is_variable or writes[tensor] > 1:
+                earlier |= {rewritten[tensor]} if tensor in rewritten else set()
+                rewritten[tensor] = number
         writer.update(dict.fromkeys(one.outputs, number))
         before.append(tuple(sorted(earlier)))
     tensors = [
