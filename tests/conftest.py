@@ -24,7 +24,7 @@ import passes.storage_rewrite  # noqa: F401
 sys.path.append(str(Path(__file__).parent / "lib"))
 
 # What lives long is hardly ever garbage: to look through it again and again costs a twentieth.
-gc.set_threshold(700, 10, 100)
+gc.set_threshold(5000, 10, 100)
 
 
 def pytest_collection_finish() -> None:
