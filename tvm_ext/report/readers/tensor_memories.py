@@ -22,6 +22,7 @@ from passes.ir import (
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.order import FunctionOrder
+from passes.planning import Plan, Problem, Status
 from passes.relax import (
     HOST,
     MAIN_DEVICE,
@@ -37,6 +38,7 @@ from passes.relax import (
     product,
     rx,
 )
+from target_hw.memory import round_up
 from tvm_ext.lowering import Reordered, capture_relax, lowered_for
 from tvm_ext.named_planners import STOCK
 from tvm_ext.report.ask import Ask
@@ -198,11 +200,11 @@ def _placements(
         memory = replace(problem.memory, capacity=None, reserved=(), alignment=1)
         problem = replace(problem, memory=memory, name=f"{memory.name}, for each {unit}")
     planners, bound, seconds = ask.names(problem, graph=True), None, 0.0
+    built = found.plan if group.is_main else _as_built(found, group, problem)
     if not offsets:  # The device takes no plan with offsets.
         begin = time.perf_counter()
         slots, bound = plan_slots(problem, ask.limits)
-        ours = found.plan if group.is_main else slots  # The plan that the pass writes
-        bound = min(bound, slots.peak, ours.peak)  # A plan does not pad its last slot.
+        bound = min(bound, slots.peak, built.peak)  # A plan does not pad its last slot.
         seconds = time.perf_counter() - begin
         planners = [SLOTS] if planners else []
     if stock is not None:
@@ -211,19 +213,37 @@ def _placements(
         yield PlannedProblem(STOCK, problem, plan, bound_of_form=bound)
     for planner in planners:
         if planner == SLOTS:
-            yield PlannedProblem(SLOTS, problem, ours, seconds, bound)
+            yield PlannedProblem(SLOTS, problem, built, seconds, bound)
             continue
         own = planned(problem, planner, ask.limits)
         yield own
-        is_other = own.plan.peak != found.plan.peak and not _hosting_results(found)
-        if planner == READER and group.is_main and is_other:
-            yield PlannedProblem(BUILT, problem, found.plan)
+        is_other = own.plan.peak != built.peak and not _hosting_results(found, group)
+        if planner == READER and is_other:
+            yield PlannedProblem(BUILT, problem, built)
 
 
-def _hosting_results(function: FunctionPlan) -> bool:
-    """Return whether a build lays other tensors into the memory of a result."""
-    results = {buffer.name for buffer in function.memory.main.returned}
-    pieces = (piece for of_group in function.placement for piece in of_group)
+def _as_built(function: FunctionPlan, group: TensorGroup, problem: Problem) -> Plan:
+    """Return what a build makes of a problem, as one plan with a storage after the other."""
+    offsets: dict[str, tuple[int, ...]] = {}
+    peak, alignment = 0, problem.memory.alignment
+    for piece in function.placement[function.memory.groups.index(group)]:
+        begin = round_up(peak, alignment)
+        for name, offset in piece.offsets.items():
+            if name in problem.index:
+                offsets[name] = (begin + offset,)
+                size = problem.buffers[problem.index[name]].size
+                peak = max(peak, begin + offset + size)
+    for buffer in problem.buffers:
+        if buffer.name not in offsets:
+            offsets[buffer.name] = (round_up(peak, alignment),)
+            peak = offsets[buffer.name][0] + buffer.size
+    return Plan(offsets, peak, 0, READER, Status.FEASIBLE)
+
+
+def _hosting_results(function: FunctionPlan, group: TensorGroup) -> bool:
+    """Return whether a build lays tensors of a group into the memory of a result."""
+    results = {buffer.name for buffer in group.returned}
+    pieces = function.placement[function.memory.groups.index(group)]
     return any(len(piece.offsets) > 1 and results & {*piece.offsets} for piece in pieces)
 
 
@@ -233,7 +253,7 @@ def _with_results(function: FunctionPlan, view: MemoryView, fused: str) -> str:
     Empty where the build does not, or TVM's own plan is not shown.
     """
     stock = next((one.plan.peak for one in view.plans if one.planner == STOCK), None)
-    if stock is None or not _hosting_results(function):
+    if stock is None or not _hosting_results(function, function.memory.main):
         return ""
     pieces = function.placement[0]
     placed = {name for piece in pieces for name in piece.offsets}
