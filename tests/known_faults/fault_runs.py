@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
 from address_runs import addresses as addresses
-from address_runs import at_addresses, build, identity, planned_bytes, poisoned
-from tvm.ir.transform import Pass, module_pass
-from tvm.s_tir import renew_defs
+from address_runs import at_addresses, build, built_under, identity, planned_bytes, poisoned
+from tvm.ir.transform import Pass
 from tvm.target import Target
 from tvm.tirx import AllocBuffer, DeclBuffer, PrimFunc
 
@@ -66,10 +64,10 @@ def plans(capacity: int | None = None) -> Iterator[tuple[str, Pass]]:
     yield "AscendPlanMemory('search', 'address')", at_addresses(plan)
 
 
-def run(built: Any, arrays: Sequence[np.ndarray], name: str = "main") -> list[np.ndarray]:
+def run(built: Callable[..., None], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Run a program, and return all arrays afterwards."""
     tensors = [tvm.runtime.tensor(array) for array in arrays]
-    built[name](*tensors)
+    built(*tensors)
     return [tensor.numpy() for tensor in tensors]
 
 
@@ -92,34 +90,11 @@ def assert_right(
     but : sequence of str
         Names of plans that are left out.
     """
-    whole = lowered(func)["main"]
-    named = {
-        f"plan_{at}": (name, plan)
-        for at, (name, plan) in enumerate([("no plan", identity()), *plans(capacity)])
-        if name not in but
-    }
-    once = {}
-
-    def transform(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        for symbol, (_, plan) in named.items():
-            result = plan(tvm.IRModule({"main": mod[symbol]}))["main"]
-            if not any(map(partial(_are_alike, result), once.values())):
-                once[symbol] = result
-        return tvm.IRModule(once)
-
-    # To build one module takes little longer than to build one of its functions.
-    mod = tvm.IRModule({n: renew_defs(whole).with_attr("global_symbol", n) for n in named})
-    built = build(mod, module_pass(transform, opt_level=0, name="every plan"), TARGET)
-    for symbol in once:
+    chosen = {name: plan for name, plan in plans(capacity) if name not in but}
+    ways = built_under(lowered(func)["main"], {"no plan": identity(), **chosen}, TARGET)
+    for name, way in ways.items():
         for arrays, expected in calls:
-            found = run(built, arrays, symbol)[-1]
-            np.testing.assert_array_equal(found, expected, err_msg=named[symbol][0])
-
-
-def _are_alike(one: PrimFunc, other: PrimFunc) -> bool:
-    """Whether two functions differ by their name at most."""
-    one, other = (func.without_attr("global_symbol") for func in (one, other))
-    return tvm_ffi.structural_equal(one, other)
+            np.testing.assert_array_equal(run(way, arrays)[-1], expected, err_msg=name)
 
 
 def least_bytes(func: PrimFunc) -> dict[str, int]:
@@ -152,5 +127,5 @@ def on_top_of(func: PrimFunc, upper: str, lower: str) -> PrimFunc:
 
 def is_exposed(func: PrimFunc, upper: str, lower: str, calls: Sequence[Call]) -> bool:
     """Whether a result is wrong when two buffers share their bytes."""
-    built = build(lowered(on_top_of(func, upper, lower)), identity(), TARGET)
+    built = build(lowered(on_top_of(func, upper, lower)), identity(), TARGET)["main"]
     return any(not np.array_equal(run(built, arrays)[-1], result) for arrays, result in calls)
