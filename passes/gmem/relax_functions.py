@@ -31,7 +31,7 @@ from passes.pass_errors import error_context
 from passes.pass_options import check_bound_names
 from passes.planning import Plan, Problem, Status, check, solve
 from passes.prim_func import callers_of
-from passes.relax import PLANS_RESULTS, RelaxMemory, functions_in_order, rx
+from passes.relax import PLANS_RESULTS, RelaxMemory, TensorGroup, functions_in_order, rx
 from target_hw.memory import MemoryScope, round_up
 
 
@@ -55,20 +55,26 @@ class FunctionPlan:
     def plan(self) -> Plan:
         """The placement of those tensors, with offsets from the start of the first storage.
 
-        Each storage is rounded up to the alignment. A tensor in no storage stands after them. Of a
-        target with several memories, the plan is what one memory for all of them would hold.
+        Of a target with several memories, the plan is what one memory for all of them would hold.
         """
-        if self.over is not None:
-            return solve(self.problem)
-        region, unit = self.layout.activations, self.problem.memory.alignment
-        offsets = {one.name: (one.address - region.start,) for one in region.tensors}
-        peak = max((one.address + one.size - region.start for one in region.tensors), default=0)
-        for buffer in self.problem.buffers:
+        main = self.memory.main
+        return solve(self.problem) if self.over is not None else self.plan_of(main, self.problem)
+
+    def plan_of(self, group: TensorGroup, problem: Problem) -> Plan:
+        """Return the placement of one of the groups as a plan of a problem of its tensors.
+
+        Each storage is rounded up to the alignment. A tensor in no storage stands after them.
+        """
+        pieces, unit = self.placement[self.memory.groups.index(group)], problem.memory.alignment
+        tensors = region_of(problem, pieces, 0).tensors
+        offsets = {one.name: (one.address,) for one in tensors}
+        peak = max((one.address + one.size for one in tensors), default=0)
+        for buffer in problem.buffers:
             if buffer.name not in offsets:
                 offsets[buffer.name] = (round_up(peak, unit),)
                 peak = round_up(peak, unit) + buffer.size
         plan = Plan(offsets, peak, 0, self.layout.planner, Status.FEASIBLE)
-        check(self.problem, plan)
+        check(problem, plan)
         return plan
 
 

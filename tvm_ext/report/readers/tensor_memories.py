@@ -22,7 +22,6 @@ from passes.ir import (
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
 from passes.order import FunctionOrder
-from passes.planning import Plan, Problem, Status
 from passes.relax import (
     HOST,
     MAIN_DEVICE,
@@ -38,7 +37,6 @@ from passes.relax import (
     product,
     rx,
 )
-from target_hw.memory import round_up
 from tvm_ext.lowering import Reordered, capture_relax, lowered_for
 from tvm_ext.named_planners import STOCK
 from tvm_ext.report.ask import Ask
@@ -200,7 +198,7 @@ def _placements(
         memory = replace(problem.memory, capacity=None, reserved=(), alignment=1)
         problem = replace(problem, memory=memory, name=f"{memory.name}, for each {unit}")
     planners, bound, seconds = ask.names(problem, graph=True), None, 0.0
-    built = found.plan if group.is_main else _as_built(found, group, problem)
+    built = found.plan if group.is_main else found.plan_of(group, problem)
     if not offsets:  # The device takes no plan with offsets.
         begin = time.perf_counter()
         slots, bound = plan_slots(problem, ask.limits)
@@ -220,24 +218,6 @@ def _placements(
         is_other = own.plan.peak != built.peak and not _hosting_results(found, group)
         if planner == READER and is_other:
             yield PlannedProblem(BUILT, problem, built)
-
-
-def _as_built(function: FunctionPlan, group: TensorGroup, problem: Problem) -> Plan:
-    """Return what a build makes of a problem, as one plan with a storage after the other."""
-    offsets: dict[str, tuple[int, ...]] = {}
-    peak, alignment = 0, problem.memory.alignment
-    for piece in function.placement[function.memory.groups.index(group)]:
-        begin = round_up(peak, alignment)
-        for name, offset in piece.offsets.items():
-            if name in problem.index:
-                offsets[name] = (begin + offset,)
-                size = problem.buffers[problem.index[name]].size
-                peak = max(peak, begin + offset + size)
-    for buffer in problem.buffers:
-        if buffer.name not in offsets:
-            offsets[buffer.name] = (round_up(peak, alignment),)
-            peak = offsets[buffer.name][0] + buffer.size
-    return Plan(offsets, peak, 0, READER, Status.FEASIBLE)
 
 
 def _hosting_results(function: FunctionPlan, group: TensorGroup) -> bool:
