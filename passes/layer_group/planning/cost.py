@@ -14,14 +14,13 @@ The model, all of it in this file:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from passes.layer_group.planning.lanes import Lanes
-from passes.layer_group.planning.loops import Parts
 from passes.layer_group.planning.network import Layer, NetworkIndex
 from passes.layer_group.planning.slicing import GroupSlices
-from passes.layer_group.planning.time_steps import LOAD, Row, TimeSteps, Transfer, rebalance
+from passes.layer_group.planning.time_steps import LOAD, TimeSteps, Transfer, rebalance
 from target_hw.machine import Machine
 
 TRANSFERS, LANES = "GDMA", "TIU"
@@ -81,7 +80,7 @@ def moved_bytes(slices: GroupSlices, name: str, kind: str) -> int:
     if kind != LOAD:
         return slices.group.index.bytes[name]
     elements = slices.tensors[name].made_elements
-    if cut.by_channels and name not in slices.parted:
+    if cut.by_channels and not slices.tensors[name].is_in_parts:
         elements *= cut.cores  # Of what comes in parts, each core loads its own.
     return -(-elements * tensor.bits // 8)
 
@@ -98,32 +97,31 @@ def group_cost(
     """Return the cost of a group, and its time steps, with transfers moved if that wins cycles."""
     # Cores compute side by side, and share what moves a byte.
     cut, pipe, moved = slices.cut, machine[TRANSFERS], 0
-    computing, parted_cycles = [], []  # By row, cycles of a slice
-    for row in steps.rows:
-        cycles = sum(
-            _slice_cycles(slices, machine, lanes, slices.group.layers[at]) for at in row.layers
-        )
-        # A layer waits for the first part of what it loads in parts, and for the last one to be
-        # stored; the others pass by meanwhile.
-        parted_cycles.append(0)
-        for nbytes, parts in _parted(slices, row):
-            first = pipe.cycles(-(-nbytes // (parts.count * cut.steps))) * cut.cores
-            cycles, moved = cycles + first, moved + nbytes
-            parted_cycles[-1] += first * parts.turns
-        computing.append(cycles)
+    computing: list[int] = []  # By row, cycles of a slice
     resident = frozenset(slices.resident)
-    transfers: dict[Transfer, int] = {}
+    transfers: dict[Transfer, int] = {}  # Cycles of a slice
     for row in steps.rows:
-        for transfer in row.transfers:
-            nbytes = moved_bytes(slices, transfer.tensor, transfer.kind)
-            times = 1 if transfer.tensor in resident else cut.turns
-            transfers[transfer] = pipe.cycles(-(-nbytes // (times * cut.cores))) * cut.cores
+        layers = (slices.group.layers[at] for at in row.layers)
+        computing.append(sum(_slice_cycles(slices, machine, lanes, layer) for layer in layers))
+        at_once: dict[Hashable, list[Transfer]] = {}
+        for one in row.transfers:
+            at_once.setdefault((one.loop, one.kind) if one.loop else one, []).append(one)
+        for first, *others in at_once.values():
+            nbytes = sum(moved_bytes(slices, x.tensor, x.kind) for x in (first, *others))
+            times = 1 if first.tensor in resident else cut.turns
+            parts = None if first.loop is None else first.loop.parts
+            pieces = times * cut.cores if parts is None else parts.count * cut.steps
+            each = pipe.cycles(-(-nbytes // pieces)) * cut.cores
             moved += nbytes
+            transfers |= dict.fromkeys(others, 0)  # Parts that come together start up once.
+            transfers[first] = each * (1 if parts is None else parts.turns)
+            # A layer waits for the first part that is loaded, and for the last one to be stored.
+            computing[-1] += 0 if parts is None else each
     if balance:
-        steps = rebalance(steps, computing, transfers, lane_bytes, parted_cycles)
-    total = pipelined_cycles(steps, computing, transfers, cut.turns, resident, parted_cycles)
+        steps = rebalance(steps, computing, transfers, lane_bytes)
+    total = pipelined_cycles(steps, computing, transfers, cut.turns, resident)
     moving = sum(n * (1 if t.tensor in resident else cut.turns) for t, n in transfers.items())
-    return Cost(total, moved, total + moving + sum(parted_cycles) * cut.turns), steps
+    return Cost(total, moved, total + moving), steps
 
 
 def _slice_cycles(slices: GroupSlices, machine: Machine, lanes: Lanes, layer: Layer) -> int:
@@ -137,22 +135,12 @@ def _slice_cycles(slices: GroupSlices, machine: Machine, lanes: Lanes, layer: La
     return -(-cycles * loop.parts.turns * loop.parts.chunk // loop.parts.extent)
 
 
-def _parted(slices: GroupSlices, row: Row) -> Iterator[tuple[int, Parts]]:
-    """Yield bytes that are moved in parts beside a row, and these parts."""
-    loop = slices.loops.get(slices.group.layers[row.layers[-1]].name) if row.layers else None
-    for one in () if loop is None else loop.loops:
-        loaded = sum(moved_bytes(slices, name, LOAD) for name in one.loads)
-        stored = sum(slices.group.index.bytes[name] for name in one.stores)
-        yield from ((nbytes, one.parts) for nbytes in (loaded, stored) if nbytes)
-
-
 def pipelined_cycles(
     steps: TimeSteps,
     computing: Sequence[int],
     transfers: Mapping[Transfer, int],
     slices: int,
     resident: Collection[str],
-    parted_cycles: Sequence[int],
 ) -> int:
     """Return the cycles of all slices, filling and draining counted, by those of one slice.
 
@@ -164,14 +152,13 @@ def pipelined_cycles(
     def turn(number: int) -> int:
         """Return the cycles of all rows in the turn of this number."""
         cycles = 0
-        for row, compute, parted in zip(steps.rows, computing, parted_cycles, strict=True):
+        for row, compute in zip(steps.rows, computing, strict=True):
             moving = 0
             for transfer in row.transfers:
                 at = number - transfer.stage * middle
                 if at == 0 or (0 < at < slices and transfer.tensor not in resident):
                     moving += transfers[transfer]
-            runs = 0 <= number - middle < slices
-            cycles += max(compute * runs, moving + parted * runs)
+            cycles += max(compute if 0 <= number - middle < slices else 0, moving)
         return cycles
 
     # All turns between the first three and the last two are alike.

@@ -72,11 +72,11 @@ class LocalMemory:
 def lane_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
     """Return the bytes a lane of each tensor, and of each layer's working memory by its name."""
     sizes = {
-        name: lanes.tensor_bytes(tensor.tensor, slices.window(name))
+        name: lanes.tensor_bytes(tensor.tensor, tensor.window)
         for name, tensor in slices.tensors.items()
     }
     for layer in slices.group.layers:
-        sizes[layer.name] = working_bytes(layer, slices.in_parts(layer), lanes)
+        sizes[layer.name] = working_bytes(layer, slices.tensors[layer.output], lanes)
     return sizes
 
 
@@ -124,7 +124,7 @@ def used_at_once(steps: TimeSteps) -> Iterator[tuple[set[Pair], set[Pair]]]:
         layers = [steps.group.layers[position] for position in row.layers]
         touched = [dict.fromkeys((*x.inputs, x.output, x.name)) for x in layers]
         operands = {pair for names in touched for pair in combinations(sorted(names), 2)}
-        moved = [*(transfer.tensor for transfer in row.transfers), *row.parted]
+        moved = [transfer.tensor for transfer in row.transfers]
         beside = product(moved, dict.fromkeys(chain(*touched)))
         yield operands, {(min(x), max(x)) for x in beside if x[0] != x[1]} - operands
 

@@ -21,9 +21,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd, lcm, prod
 
+import numpy as np
+
+from passes.layer_group.planning.cut import CHANNELS
 from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.network import Group, Kind, Layer, Tensor, channels_of
-from passes.layer_group.planning.spans import Range, needs_parts
+from passes.layer_group.planning.spans import AxisPart, Spans, needs_parts
 
 
 @dataclass(frozen=True)
@@ -45,19 +48,22 @@ class Parts:
         """The number of parts that a core has."""
         return self.count // self.cores
 
-    @property
-    def ranges(self) -> tuple[Range, ...]:
-        """The range of the axis that each part has."""
-        begins = range(0, self.extent, self.chunk)
-        return tuple((begin, min(begin + self.chunk, self.extent)) for begin in begins)
+    @cached_property
+    def made(self) -> AxisPart:
+        """The elements that each part has."""
+        begin = np.arange(0, self.extent, self.chunk)
+        return AxisPart(CHANNELS, Spans(begin, np.minimum(begin + self.chunk, self.extent)))
 
-    @property
-    def window(self) -> int:
-        """Elements of the axis that are resident at once where parts are moved: those of two."""
-        return min(min(2, self.turns) * self.chunk, self.extent)
+    @cached_property
+    def held(self) -> AxisPart:
+        """The elements there with each part where parts are moved: the core's next part, too."""
+        begin, end = self.made.spans.begin, self.made.spans.end.copy()
+        follows = np.arange(1, self.count) % self.turns > 0
+        end[:-1][follows] = end[1:][follows]
+        return AxisPart(CHANNELS, Spans(begin, end))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PartLoop:
     """Layers in one loop over parts; all their axes in parts have as many parts."""
 
@@ -87,11 +93,9 @@ class PartLoop:
         return self.summed is not None and layer == self.layers[-1]
 
     @cached_property
-    def parted(self) -> dict[str, tuple[Parts, int]]:
-        """For each tensor that is resident in parts only: these, and elements at once."""
-        moved = [item for x in self.loops for item in (*x.loads.items(), *x.stores.items())]
-        found = {name: (parts, parts.chunk) for name, parts in self.between.items()}
-        return found | {name: (parts, parts.window) for name, parts in moved}
+    def moved(self) -> dict[str, Parts]:
+        """The tensors that are loaded or stored in parts."""
+        return {n: p for x in self.loops for n, p in (*x.loads.items(), *x.stores.items())}
 
 
 def window_of(shape: tuple[int, ...], axis: int, window: int) -> tuple[int, ...]:

@@ -102,7 +102,8 @@ class PlannedGroup(Draft):
         kept = self.slices.kept
         if not kept:
             return "recompute"
-        again = any(self.slices.repeated_rows(n) for n in self.group.names if n not in kept)
+        others = (one for name, one in self.slices.tensors.items() if name not in kept)
+        again = any(one.repeated_rows for one in others if not one.is_in_parts)
         return "mixed" if again else "keep"
 
     @property
@@ -119,7 +120,8 @@ class PlannedGroup(Draft):
     @property
     def repeated_rows(self) -> int:
         """Rows of the tensors that the group computes, each time that they are made again."""
-        return sum(self.slices.repeated_rows(name) for name in self.group.made)
+        made = (self.slices.tensors[name] for name in self.group.made)
+        return sum(one.repeated_rows for one in made if not one.is_in_parts)
 
 
 def place(local: LocalMemory, planner: str, steps: TimeSteps | None = None) -> Plan | None:
@@ -247,7 +249,7 @@ class Walk:
     def slices(self, first: int) -> GroupSlices:
         """Return the slices of the group that begins with layer `first`, the longest so far."""
         self.to(first)
-        return self._slicer.slices(self._index.group(first, self.last), {})
+        return self._slicer.slices(self._index.group(first, self.last))
 
     def _add(self, number: int) -> Step | None:
         """Put the layer of this number before the others; None if it cannot be cut so."""

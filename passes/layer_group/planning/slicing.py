@@ -12,13 +12,13 @@ again, or, of rows, it stays in local memory until the next slice has read it (i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, reduce
 from math import prod
 from operator import mul
 
 from passes.layer_group.planning.cut import CHANNELS, LETTERS, ROWS, Cut
-from passes.layer_group.planning.loops import PartLoop, Parts, window_of
+from passes.layer_group.planning.loops import PartLoop
 from passes.layer_group.planning.network import (
     Group,
     Kind,
@@ -78,21 +78,27 @@ class TensorSlices:
     def is_kept(self) -> bool:
         """Whether some of the tensor stays in local memory from one slice to the next."""
         whole = any(self.cut.counts[x] > 1 for x in self.keep if x not in self.letters)
-        return whole or self.holds != self.makes
+        pairs = zip(self.holds, self.makes, strict=True)
+        return whole or any(held != made for held, made in pairs if made.letter != CHANNELS)
 
-    def in_parts(self, parts: Parts) -> TensorSlices:
-        """Return the slices with one axis in parts."""
-        part = AxisPart(CHANNELS, Spans.of(parts.ranges))
-        holds, makes = (
-            (*region[: parts.axis], part, *region[parts.axis + 1 :])
-            for region in (self.holds, self.makes)
-        )
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether parts of it alone are in local memory."""
+        return CHANNELS in self.letters
+
+    def in_parts(self, axis: int, made: AxisPart, held: AxisPart | None = None) -> TensorSlices:
+        """Return the slices with an axis that is made in parts; it is held in parts, or whole."""
+        makes = (*self.makes[:axis], made, *self.makes[axis + 1 :])
+        holds = self.holds
+        if held is not None:
+            holds = (*holds[:axis], held, *holds[axis + 1 :])
         return replace(self, holds=holds, makes=makes)
 
     @cached_property
     def made_elements(self) -> int:
         """Elements that all slices make together, repeated ones each time."""
-        count = prod(part.spans.longest for part in self.makes if not part.letter)
+        others = (part for part in self.makes if part.letter in ("", CHANNELS))
+        count = prod(int(part.spans.sizes.sum()) for part in others)
         for letter, slices in self.cut.counts.items():
             sizes = [part.spans.sizes for part in self.makes if part.letter == letter]
             if sizes:
@@ -111,44 +117,20 @@ class GroupSlices:
     tensors: Mapping[str, TensorSlices]  # By name, for every tensor of the group
     # By name, for every output: what each slice stores; each element once.
     stored: Mapping[str, TensorSlices]
-    loops: Mapping[str, PartLoop]  # By name, for the layers that compute part by part
-
-    @cached_property
-    def parted(self) -> dict[str, tuple[Parts, int]]:
-        """For each tensor that is resident in parts only: these, and elements at once."""
-        return {name: held for loop in self.loops.values() for name, held in loop.parted.items()}
+    # By name, for the layers that compute part by part.
+    loops: Mapping[str, PartLoop] = field(default_factory=dict)
 
     @cached_property
     def resident(self) -> tuple[str, ...]:
         """Names of tensors loaded once for all slices; empty if a core has one slice."""
-        loaded = [name for name in self.group.loaded if name not in self.parted]
-        return tuple(n for n in loaded if self.cut.turns > 1 and self.tensors[n].is_whole)
+        loaded = self.group.loaded if self.cut.turns > 1 else ()
+        return tuple(name for name in loaded if self.tensors[name].is_whole)
 
     @cached_property
     def kept(self) -> tuple[str, ...]:
         """Names of what else stays in local memory from one slice to the next, at least in part."""
-        others = {*self.resident, *self.parted}
-        return tuple(
-            name for name in self.group.names if name not in others and self.tensors[name].is_kept
-        )
-
-    def window(self, name: str) -> tuple[int, ...]:
-        """Return the most elements of a tensor on each axis that are resident at once."""
-        window = self.tensors[name].window
-        if name not in self.parted:
-            return window
-        parts, elements = self.parted[name]
-        return window_of(window, parts.axis, elements)
-
-    def in_parts(self, layer: Layer) -> TensorSlices:
-        """Return what a layer makes, one axis in parts if it is made so."""
-        made, loop = self.tensors[layer.output], self.loops.get(layer.name)
-        parts = None if loop is None else loop.made.get(layer.output)
-        return made if parts is None else made.in_parts(parts)
-
-    def repeated_rows(self, name: str) -> int:
-        """Rows of a tensor that are computed or loaded again, each time counted."""
-        return 0 if name in self.parted else self.tensors[name].repeated_rows
+        others = (name for name in self.group.names if name not in self.resident)
+        return tuple(name for name in others if self.tensors[name].is_kept)
 
 
 def slice_group(group: Group, cut: Cut, loops: Mapping[str, PartLoop] | None = None) -> GroupSlices:
@@ -160,11 +142,27 @@ def slice_group(group: Group, cut: Cut, loops: Mapping[str, PartLoop] | None = N
     Raises ValueError if an output cannot have so many slices.
     """
     loops = loops or {}
-    parted = frozenset(name for loop in loops.values() for name in loop.parted)
+    parted = frozenset(n for loop in loops.values() for n in (*loop.moved, *loop.between))
     slicer = Slicer(group.index, cut, parted)
     for layer in reversed(group.layers):
         slicer.add(layer, stored=group.index.leaves(layer.output, group.last))
-    return slicer.slices(group, loops)
+    slices = slicer.slices(group)
+    return replace(slices, loops=loops, **_in_parts(slices, loops)) if loops else slices
+
+
+def _in_parts(
+    slices: GroupSlices, loops: Mapping[str, PartLoop]
+) -> dict[str, dict[str, TensorSlices]]:
+    """Return the slices of all tensors, and of what is stored, with the parts of `loops`."""
+    tensors, stored = dict(slices.tensors), dict(slices.stored)
+    for loop in (loop for name, loop in loops.items() if name == loop.layers[0]):
+        held = {name: parts.held for name, parts in loop.moved.items()}
+        held |= {name: parts.made for name, parts in loop.between.items()}
+        for name, parts in (loop.made | loop.moved).items():
+            tensors[name] = tensors[name].in_parts(parts.axis, parts.made, held.get(name))
+        for name, parts in loop.stores.items():
+            stored[name] = stored[name].in_parts(parts.axis, parts.made)
+    return {"tensors": tensors, "stored": stored}
 
 
 class Slicer:
@@ -219,11 +217,11 @@ class Slicer:
             parts[at] = AxisPart(letter, even_spans(tensor.shape[at], count))
         return tuple(parts)
 
-    def slices(self, group: Group, loops: Mapping[str, PartLoop]) -> GroupSlices:
+    def slices(self, group: Group) -> GroupSlices:
         """Return the slices of the group of all layers that were added."""
         tensors = {name: self.tensors[name] for name in group.names}
         stored = {name: self._stored[name] for name in group.outputs}
-        return GroupSlices(group, self.cut, tensors, stored, loops)
+        return GroupSlices(group, self.cut, tensors, stored)
 
 
 @lru_cache(maxsize=1 << 14)

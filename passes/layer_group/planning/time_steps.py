@@ -25,6 +25,7 @@ class Transfer:
     tensor: str  # Its name
     kind: str  # ``load`` or ``store``
     stage: int  # It runs for: 0, the slice after the computed one; 1, the same; 2, the one before
+    loop: PartLoop | None = None  # The loop in which it comes part by part, if it does
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Row:
     # Positions of the layers that compute, in order: none, one, or those of one loop over parts.
     layers: tuple[int, ...] = ()
     transfers: tuple[Transfer, ...] = ()  # The transfers beside them
-    parted: tuple[str, ...] = ()  # Tensors that are loaded part by part for the slice
+    loop: PartLoop | None = None  # That of the layers
 
     def touched(self, group: Group) -> frozenset[str]:
         """Return the names of the tensors that the layers read and make."""
@@ -60,8 +61,8 @@ def time_steps(group: Group, loops: Mapping[str, PartLoop]) -> TimeSteps:
     beside the first layer of the next slice, and the first loads beside the last layer of the slice
     before, or after it where it reads them.
     """
-    parted = {name for loop in loops.values() for name in loop.parted}
-    there = {*group.made, *parted}
+    moved = {name for loop in loops.values() for name in loop.moved}
+    there = {*group.made, *moved}
     together: list[list[int]] = []
     for position, layer in enumerate(group.layers):
         if layer.name not in loops or loops[layer.name].layers[0] == layer.name:
@@ -76,12 +77,17 @@ def time_steps(group: Group, loops: Mapping[str, PartLoop]) -> TimeSteps:
         there.update(loads)
         transfers = tuple(Transfer(name, LOAD, min(at, 1)) for name in loads)
         loop = loops.get(group.layers[positions[-1]].name) if positions else None
-        loaded = () if loop is None else tuple(name for one in loop.loops for name in one.loads)
-        rows.append(Row(tuple(positions), transfers + stores, loaded))
+        in_parts = [
+            Transfer(name, kind, 1, one)
+            for one in (() if loop is None else loop.loops)
+            for kind, names in ((LOAD, one.loads), (STORE, one.stores))
+            for name in names
+        ]
+        rows.append(Row(tuple(positions), (*transfers, *stores, *in_parts), loop))
         stores = tuple(
             Transfer(name, STORE, 1 if following else 2)
             for name in (group.made[position] for position in positions)
-            if name not in parted and group.index.leaves(name, group.last)
+            if name not in moved and group.index.leaves(name, group.last)
         )
     first, *middle = rows
     if len(middle) < 2:
@@ -99,7 +105,6 @@ def rebalance(
     compute_cycles: Sequence[int],
     transfer_cycles: Mapping[Transfer, int],
     lane_bytes: Mapping[str, int],
-    parted_cycles: Sequence[int],
 ) -> TimeSteps:
     """Move transfers from steps whose transfers take longer than their layers to others.
 
@@ -109,14 +114,16 @@ def rebalance(
     """
     transfers = [list(row.transfers) for row in steps.rows]
     slack = [
-        computing - parted - sum(transfer_cycles[t] for t in row.transfers)
-        for row, computing, parted in zip(steps.rows, compute_cycles, parted_cycles, strict=True)
+        computing - sum(transfer_cycles[t] for t in row.transfers)
+        for row, computing in zip(steps.rows, compute_cycles, strict=True)
     ]
     touched = [row.touched(steps.group) for row in steps.rows]
     for source in range(len(slack)):
         while slack[source] < 0:
             moves = []
             for order, transfer in enumerate(transfers[source]):
+                if transfer.loop is not None:
+                    continue  # It belongs to its layers.
                 cycles = transfer_cycles[transfer]
                 won = min(slack[source] + cycles, 0) - slack[source]
                 step, to = (-1, source - 1) if transfer.kind == LOAD else (1, source + 1)
@@ -159,7 +166,6 @@ def live_ranges(steps: TimeSteps, everywhere: tuple[str, ...]) -> dict[str, Live
                     first[layer.output] = number
                     last.setdefault(layer.output, number)
                     last.update(dict.fromkeys(layer.inputs, number))
-                first.update(dict.fromkeys(row.parted, number))
             for transfer in row.transfers:
                 if transfer.stage == stage:
                     (first if transfer.kind == LOAD else last)[transfer.tensor] = number

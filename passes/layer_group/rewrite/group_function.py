@@ -22,7 +22,7 @@ from passes.layer_group.planning.loops import PartLoop, Parts
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices, region_needed
-from passes.layer_group.planning.spans import AxisPart, Region, Spans
+from passes.layer_group.planning.spans import Region
 from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
 from passes.layer_group.rewrite.kernel_slices import (
     LayerPart,
@@ -142,7 +142,8 @@ class _Writer:
     def _row(self, row: Row) -> list[tuple[int, Write]]:
         """Return what a time step does by stages, the last first; no two touch the same bytes."""
         work: list[tuple[int, Write]] = [(1, partial(self._compute, row))] if row.layers else []
-        work += [(one.stage, partial(self._transfer, one)) for one in row.transfers]
+        moved = (one for one in row.transfers if one.loop is None)
+        work += [(one.stage, partial(self._transfer, one)) for one in moved]
         return sorted(work, key=itemgetter(0), reverse=True)
 
     # ---------------------------------------------------------------------------- transfers
@@ -195,8 +196,7 @@ class _Writer:
         """Return what the layers of a time step do for a slice."""
         layers = [self.group.layers[position] for position in row.layers]
         tensors = self.planned.slices.tensors
-        loop = self.planned.slices.loops.get(layers[-1].name)
-        made = tensors[layers[-1].output]
+        loop, made = row.loop, tensors[layers[-1].output]
         if loop is None:
             return self._once(made, self._part(layers[-1], slices), slices)
         # Equal loops of a network share one function: it holds the loop over the parts, too.
@@ -224,14 +224,11 @@ class _Writer:
         # A part is loaded in the turn before it is computed, and stored in the one after.
         ahead = int(bool(one.loads))
         work: list[tuple[int, Write]] = [
-            (ahead + 1, partial(self._copy, n, stored[n].in_parts(p).makes, False))
-            for n, p in one.stores.items()
+            (ahead + 1, partial(self._copy, name, stored[name].makes, False))
+            for name in one.stores
         ]
         work += [(ahead, partial(computed, layer_of[name])) for name in one.layers]
-        work += [
-            (0, partial(self._copy, n, tensors[n].in_parts(p).makes, True))
-            for n, p in one.loads.items()
-        ]
+        work += [(0, partial(self._copy, name, tensors[name].makes, True)) for name in one.loads]
         return in_turns("part", one.parts.turns, work, values)
 
     def _part(
@@ -242,11 +239,11 @@ class _Writer:
         then: Parts | None = None,
     ) -> Any:
         """Return what a layer does for a slice, or a part in a loop; with `then` after its sums."""
-        call, made = self.calls[layer.name], self.planned.slices.in_parts(layer)
+        call, made = self.calls[layer.name], self.planned.slices.tensors[layer.output]
         if layer.name not in self.buffers:
             self.buffers[layer.name] = self._buffers(layer, call, made)
         if then is not None:
-            made = made.in_parts(then)
+            made = made.in_parts(then.axis, then.made)
         shapes = call.kernel.shapes
         regions = {n: region_needed(made, axes, shapes[n]) for n, axes in call.made.items()}
         # Of a buffer in the result's place, a slice needs the result's own part alone.
@@ -273,7 +270,7 @@ class _Writer:
             return where(filled, computed(rest))
         # The sum begins with the first part, and the stages that read it run with the last one.
         begin = replace(summing, inner=(), init=None, body=summing.init)
-        added = replace(part, summed=AxisPart(CHANNELS, Spans.of(loop.summed.ranges)))
+        added = replace(part, summed=loop.summed.made)
         at = slices.index[CHANNELS]
         statements = [
             where([tir.EQ(at, number(0))], computed([begin], added)),

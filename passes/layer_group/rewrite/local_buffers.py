@@ -100,17 +100,12 @@ class LaneBuffers:
     def tensor(self, name: str, element: ElementType) -> LocalBuffer:
         """Return the buffer of a tensor of the group."""
         slices = self._planned.slices.tensors[name]
-        buffer = self._allocate(name, self._planned.slices.window(name), element)
-        circular = {
+        circular = frozenset(
             at
             for at, (held, made) in enumerate(zip(slices.holds, slices.makes, strict=True))
-            if held != made
-        }
-        if name in self._planned.slices.parted:
-            parts, _ = self._planned.slices.parted[name]
-            slices = slices.in_parts(parts)
-            circular.add(parts.axis)
-        return LocalBuffer(buffer, slices.holds, frozenset(circular))
+            if held != made and slices.window[at] < slices.tensor.shape[at]
+        )
+        return LocalBuffer(self._allocate(name, slices.window, element), slices.holds, circular)
 
     def working(
         self, layer: str, held: Mapping[int, Region], elements: Mapping[int, ElementType]

@@ -323,14 +323,12 @@ def _read_steps(name: str, group: layer_group.PlannedGroup) -> tuple[Axis, dict[
             for made in (layer.output, layer.name):
                 writes[made][len(lines)] = None
             parts.append(f"{layer.output} = {layer.operator}({', '.join(layer.inputs)})")
-        for parted in row.parted:
-            writes[parted][len(lines)] = None
-            parts.append(f"load {parted} part by part")
         for moved in row.transfers:
             (reads if moved.kind == layer_group.STORE else writes)[moved.tensor][len(lines)] = None
             is_resident = moved.tensor in group.slices.resident
             stage = _STAGES[moved.stage] if group.steps.pipelined and not is_resident else ""
-            parts.append(f"{moved.kind} {moved.tensor}{' once' if is_resident else stage}")
+            how = " part by part" if moved.loop else " once" if is_resident else stage
+            parts.append(f"{moved.kind} {moved.tensor}{how}")
         lines.append(f"    step {number}: {' | '.join(parts)}")
     notes = {
         item: BufferNote(
