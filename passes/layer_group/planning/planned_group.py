@@ -279,8 +279,9 @@ class Walk:
         held[layer.output] = lanes.tensor_bytes(made.tensor, made.window)
         self._next = reads
         self._most = max(self._most, sum(held.values()) + working_bytes(layer, made, lanes))
-        self._overlap = self._overlap or any(one.repeated_rows for one in (made, *read))
-        if self._strict and any(one.is_made_too_often for one in (made, *read)):
+        again = [one for one in (made, *read) if one.repeated_rows]
+        self._overlap = self._overlap or bool(again)
+        if self._strict and any(one.is_made_too_often for one in again):
             return None
         fits = self._most + sum(self._stay.values()) <= chip.capacity
         return Step(self._moving, self._computing, edges, self._moved, fits, self._overlap)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeVar
 
 from passes.layer_group.planning.cost import TRANSFERS, Cost, cost_alone
 from passes.layer_group.planning.cut import ROWS, Cut, cuts_to_try, slice_counts
@@ -42,6 +43,8 @@ PARTS = 16
 SLICES_IN_PARTS = 4
 """Slices of a group at most where layers are made in parts, if there are as few as cores."""
 
+Found = TypeVar("Found")
+
 Progress = Callable[[int, int], object]
 """Is given how many layers a search has looked at, and how many there are."""
 
@@ -56,17 +59,11 @@ HALOS = {"recompute": (False,), "keep": (True,), "cheapest": (False, True)}
 
 @dataclass(frozen=True)
 class Known:
-    """Results of searches for groups that are alike but for names, by numbers of `Repeats`.
+    """Results of searches for groups that are alike but for names; orders of a network share it."""
 
-    Orders of one network share it.
-    """
-
-    numbers: dict[Hashable, int] = field(default_factory=dict)
-    steps: dict[int, Step | None] = field(default_factory=dict)  # Results of walks
-    costs: dict[int, Cost | None] = field(default_factory=dict)  # None where it does not fit
-    in_parts: dict[int, list[Cut]] = field(default_factory=dict)
-    # By what local memory holds: a plan, and the offsets in its order.
-    places: dict[Hashable, tuple[Plan | None, list[tuple[int, ...]]]] = field(default_factory=dict)
+    runs: dict[Hashable, int] = field(default_factory=dict)  # The numbers of `Repeats`
+    # By what was asked, of which run of layers, and with which cut.
+    found: dict[Hashable, Any] = field(default_factory=dict)
 
 
 class GroupSearch:
@@ -102,7 +99,7 @@ class GroupSearch:
         self.known, self.below = known or Known(), below
         # Of all that `dynamic_programming` looked at: its price, and what any groups would cost
         self.price = self.floor = 0
-        self._repeats = Repeats(index, self.known.numbers)
+        self._repeats = Repeats(index, self.known.runs)
         self._cuts: dict[tuple[int, int], list[Cut]] = {}
 
     def cuts(self, last: int, cores: int) -> list[Cut]:
@@ -118,16 +115,17 @@ class GroupSearch:
         """Return the groups that end with a layer and have one cut."""
         return Walk(self.index, self.chip, last, cut, strict=self.strict)
 
-    def _alike(self, first: int, last: int, cut: Cut) -> int:
-        """Return the number of a group with a cut."""
-        return self._repeats.number((self._repeats.run(first, last), cut))
+    def _once(self, key: Hashable, find: Callable[[], Found]) -> Found:
+        """Return what is found for a key, which is looked for once."""
+        if key not in self.known.found:
+            self.known.found[key] = find()
+        found: Found = self.known.found[key]
+        return found
 
     def step(self, walk: Walk, first: int) -> Step | None:
         """Return what a walk says of a group; None if it cannot be cut so."""
-        alike = self._alike(first, walk.last, walk.cut)
-        if alike not in self.known.steps:
-            self.known.steps[alike] = walk.to(first)
-        return self.known.steps[alike]
+        run = self._repeats.run(first, walk.last)
+        return self._once(("step", run, walk.cut), lambda: walk.to(first))
 
     def least(self, uncut: Walk, first: int) -> tuple[int, int]:
         """Return what a group costs and moves at least, however it is cut.
@@ -146,29 +144,31 @@ class GroupSearch:
 
         `slices` returns the slices of the group, where they can be had from what is known of it.
         """
-        alike = self._alike(first, last, cut)
-        if alike not in self.known.costs:
+
+        def find() -> Cost | None:
             found = slices() if slices else sliced(self.index.group(first, last), cut, self.chip)
-            again = self.strict and any(x.is_made_too_often for x in found.tensors.values())
-            draft = None if again else draft_slices(found, self.chip)
-            self.known.costs[alike] = None if draft is None else draft.cost
-        return self.known.costs[alike]
+            if self.strict and any(one.is_made_too_often for one in found.tensors.values()):
+                return None
+            draft = draft_slices(found, self.chip)
+            return None if draft is None else draft.cost
+
+        return self._once(("cost", self._repeats.run(first, last), cut), find)
 
     def plan(self, first: int, last: int, cut: Cut) -> PlannedGroup | None:
         """Return a group with addresses; None if it finds no place in local memory."""
         planned = plan_group(self.index.group(first, last), cut, self.chip, self._placed)
         if planned is None:
-            self.known.costs[self._alike(first, last, cut)] = None
+            self.known.found["cost", self._repeats.run(first, last), cut] = None
         return planned
 
     def _placed(self, local: LocalMemory, planner: str) -> Plan | None:
         """Return offsets, those of a memory of the same content if any."""
-        key = local.content
-        if key not in self.known.places:
+
+        def find() -> tuple[Plan | None, list[tuple[int, ...]]]:
             plan = place(local, planner)
-            offsets = [] if plan is None else [plan.offsets[name] for name in local.sizes]
-            self.known.places[key] = plan, offsets
-        plan, offsets = self.known.places[key]
+            return plan, [plan.offsets[name] for name in local.sizes] if plan else []
+
+        plan, offsets = self._once(("place", local.content), find)
         return plan and replace(plan, offsets=dict(zip(local.sizes, offsets, strict=True)))
 
     def waiting(self, number: int) -> Cost:
@@ -176,24 +176,30 @@ class GroupSearch:
 
         `cost_alone` counts as if no transfer and no slice of a layer waited for any other.
         """
-        alone, every = self.alone[number], self.cuts(number, 1)
-        ways = (replace(every[0], part_bytes=self.part_bytes), *every)
-        found = (self.cost(number, number, cut) for cut in ways if not cut.is_further)
-        costs = [cost for cost in found if cost is not None]
-        least = min(costs, key=lambda cost: cost.price, default=alone)
-        return max(alone, least, key=lambda cost: cost.price)
+        alone = self.alone[number]
+        cuts = [cut for cut in self.cuts(number, 1) if not cut.is_further]
+        steps = [self.step(self.walk(number, cut), number) for cut in cuts]
+        bounds = [(step.bound(1), at) for at, step in enumerate(steps) if step and step.fits]
+        best = self.cost(number, number, replace(cuts[0], part_bytes=self.part_bytes))
+        for bound, at in sorted(bounds):
+            if best is not None and best.price <= max(bound, alone.price):
+                break
+            found = (best, self.cost(number, number, cuts[at]))
+            best = min(filter(None, found), key=lambda cost: cost.price, default=None)
+        return max(alone, best or alone, key=lambda cost: cost.price)
 
     def in_parts(self, first: int, last: int) -> list[Cut]:
         """Return the cuts of a group whose layers are made in parts, of the fewest slices that fit.
 
         There are up to two: all cores share slices, or they share channels.
         """
-        run = self._repeats.run(first, last)
-        if run not in self.known.in_parts:
+
+        def find() -> list[Cut]:
             ways = (False, True) if self.chip.cores > 1 else (False,)
             found = (self._fewest_slices(first, last, by_channels) for by_channels in ways)
-            self.known.in_parts[run] = [cut for cut in found if cut is not None]
-        return self.known.in_parts[run]
+            return [cut for cut in found if cut is not None]
+
+        return self._once(("parts", self._repeats.run(first, last)), find)
 
     def _fewest_slices(self, first: int, last: int, by_channels: bool) -> Cut | None:
         """Return the cut of the fewest slices with which a group in parts fits, if any."""
@@ -258,7 +264,7 @@ class _Cheapest:
         again = keep_rows != self.search.keeps[0]
         if again and not self.overlap:
             return  # The groups are those whose halos are made again.
-        vain, unfit, self.longest = 0, True, self.last
+        vain, unfit = 0, True
         for cut in self.search.cuts(self.last, cores):
             if again and cut.counts[ROWS] == 1:
                 continue  # Without cut rows there is no halo.
@@ -281,19 +287,7 @@ class _Cheapest:
         grows does not fit in less.
         """
         search, before, unfit = self.search, self.price, False
-        walk = search.walk(self.last, cut)
-        bounds: list[tuple[int, int]] = []
-
-        def draft() -> bool:
-            """Draft those that may win; whether one of them does not fit."""
-            none = False
-            for bound, number in sorted(bounds):
-                if bound < self.price:
-                    slices = partial(walk.slices, number)
-                    none |= not self.take(number, cut, search.cost(number, self.last, cut, slices))
-            return none
-
-        number = self.last
+        walk, bounds, number = search.walk(self.last, cut), list[tuple[int, int]](), self.last
         while number >= self.begin():
             step = search.step(walk, number)
             if step is None or not step.fits:
@@ -302,14 +296,12 @@ class _Cheapest:
             if step.moved <= self.most_bytes(number):
                 bounds.append((self.lowest[number] + step.bound(cut.cores), number))
             number -= 1
-            if number < self.begin():
-                unfit = draft()
-        unfit = draft() or unfit
+        for bound, first in sorted(bounds):
+            if bound < self.price:
+                cost = search.cost(first, self.last, cut, partial(walk.slices, first))
+                unfit |= not self.take(first, cut, cost)
         longer = range(number, self.begin() - 1, -1)
-        # Where more slices let fewer layers fit, longer groups do not come back.
-        grows, self.longest = number <= self.longest, min(number, self.longest)
-        unfit = grows and (unfit or any(self.least(n)[0] < self.price for n in longer))
-        return self.price < before, unfit
+        return self.price < before, unfit or any(self.least(n)[0] < self.price for n in longer)
 
     def least(self, number: int) -> tuple[int, int]:
         """Return what a group from this layer on costs and moves at least, however it is cut."""
@@ -348,10 +340,10 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     """
     lowest = {first: 0}  # The price of all layers before the layer of this number
     chosen: dict[int, tuple[int, Cut] | None] = {}  # The last group of all layers up to this one
-    # Groups are placed when all are chosen; from the first one on that finds no place, at once.
-    rest, begin, at_once = search.walk(last, Cut()), first, False
-    while True:
-        for end in range(begin, last + 1):
+    rest = search.walk(last, Cut())
+    # Groups are placed when all are chosen; where one finds no place, at once, so that all do.
+    for at_once in (False, True):
+        for end in range(first, last + 1):
             search.progress(end + 1, len(search.index.network.layers))
             alone = lowest[end] + search.waiting(end).price
             # The layers after it cost something, too.
@@ -362,21 +354,18 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
                 group = chosen[end] = found.found
                 if group is None or not at_once or search.plan(group[0], end, group[1]):
                     break  # Else it is not tried again.
-            lowest[end + 1] = alone if found.found is None else found.price
-        parts: list[PlannedGroup | int] = []
+            lowest[end + 1] = alone if group is None else found.price
+        parts: list[PlannedGroup | int | None] = []
         end = last
         while end >= first:
-            group = chosen[end]
-            planned = None if group is None else search.plan(group[0], end, group[1])
-            if group is not None and planned is None:
-                break
-            parts.append(end if planned is None else planned)
-            end = (end if group is None else group[0]) - 1
-        else:
-            search.price += lowest[last + 1]
-            search.floor += search.least(rest, first)[0]
-            return parts[::-1]
-        begin, at_once = (first if at_once else end), True
+            begin, cut = chosen[end] or (end, None)
+            parts.append(end if cut is None else search.plan(begin, end, cut))
+            end = begin - 1
+        if None not in parts:
+            break
+    search.price += lowest[last + 1]
+    search.floor += search.least(rest, first)[0]
+    return [part for part in parts[::-1] if part is not None]
 
 
 def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:

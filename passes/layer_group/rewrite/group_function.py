@@ -224,8 +224,7 @@ class _Writer:
         # A part is loaded in the turn before it is computed, and stored in the one after.
         ahead = int(bool(one.loads))
         work: list[tuple[int, Write]] = [
-            (ahead + 1, partial(self._copy, name, stored[name].makes, False))
-            for name in one.stores
+            (ahead + 1, partial(self._copy, name, stored[name].makes, False)) for name in one.stores
         ]
         work += [(ahead, partial(computed, layer_of[name])) for name in one.layers]
         work += [(0, partial(self._copy, name, tensors[name].makes, True)) for name in one.loads]
