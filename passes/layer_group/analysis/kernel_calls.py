@@ -15,7 +15,7 @@ from passes.layer_group.analysis.read_kernel import Kernel
 from passes.layer_group.analysis.regions import stage_reads
 from passes.layer_group.analysis.stages import Stage, variables_in
 from passes.layer_group.planning.cut import FURTHER
-from passes.layer_group.planning.network import WorkingBuffer
+from passes.layer_group.planning.network import Layer, WorkingBuffer
 from passes.layer_group.planning.spans import AxisMap, AxisMaps, Spans
 
 _StageReads = Mapping[tuple[int, ...], Mapping[int, AxisMaps]]
@@ -58,10 +58,18 @@ class KernelCall:
         """For each of `inputs`, the maps of its axes."""
         return tuple(self.reads[p] for p in self.inputs)
 
-    @property
-    def operations(self) -> int:
-        """Executions of the kernel's statements for the whole result."""
-        return sum(stage.operations for stage in self.stages)
+    def described(self, layer: Layer) -> Layer:
+        """Return a layer with what is known of it, whose inputs are `inputs`."""
+        name_of = dict(zip(self.inputs, layer.inputs, strict=True))
+        return replace(
+            layer,
+            multiply_adds=sum(stage.operations for stage in self.stages),
+            buffers=tuple(self.working.values()),
+            parts=self.parts,
+            uncut=self.uncut,
+            sums=tuple((name_of[p], axis) for p, axis in self.sums),
+            after_sums=tuple((name_of[p], axis, to) for p, axis, to in self.after_sums),
+        )
 
     @cached_property
     def contractions(self) -> tuple[tuple[frozenset[int], ...], ...]:

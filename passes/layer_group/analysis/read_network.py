@@ -21,7 +21,6 @@ from passes.layer_group.analysis.read_kernel import Kernel, read_kernel
 from passes.layer_group.analysis.stages import NOT_ANALYSED
 from passes.layer_group.planning.cut import FIRST, LETTERS
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
-from passes.layer_group.planning.spans import AxisMaps
 from passes.relax import OpaqueValues, functions_in_order, rx
 
 _Kernel = tuple[Kernel, Mapping[int, KernelCall]]
@@ -67,24 +66,6 @@ def read_networks(mod: IRModule) -> tuple[BlockNetwork, ...]:
     return tuple(found)
 
 
-@dataclass(eq=False)
-class _Call:
-    """One layer while it is being read."""
-
-    binding: int
-    name: str
-    operator: str
-    inputs: list[str]
-    output: str
-    reason: str = ""
-    source: KernelCall | None = None
-    behind: tuple[str, ...] = ()
-
-    @property
-    def maps(self) -> tuple[AxisMaps, ...]:
-        return () if self.source is None else self.source.maps
-
-
 class _BlockReader:
     def __init__(
         self,
@@ -98,23 +79,21 @@ class _BlockReader:
         self.block = self.function.body.blocks[number]
         self.kernels, self.is_opaque = kernels, is_opaque
         self.names = TensorNames()
-        self.calls: list[_Call] = []
+        self.layers: list[Layer] = []
+        # By the layer's name.
+        self.calls: dict[str, KernelCall] = {}
+        self.bindings: dict[str, int] = {}
         self.opaque: dict[int, tuple[str, ...]] = {}  # Their tensors, by number
         self.device: str | None = None
         self.taken_out, self.used_whole = tuple_uses(self.function, number)
+        self.refused = self._why_not_at_all()
 
     def read(self) -> BlockNetwork | None:
         for param in self.function.params:
             self.names.new(param)
         for at, binding in enumerate(self.block.bindings):
             self._read_binding(at, binding)
-        if not self.calls:
-            return None
-        reason = self._why_not_at_all()
-        if reason:
-            for call in self.calls:
-                call.reason, call.source = reason, None
-        return self._network()
+        return self._network() if self.layers else None
 
     def _why_not_at_all(self) -> str:
         values = [binding.value for binding in self.block.bindings]
@@ -138,9 +117,11 @@ class _BlockReader:
             self.names.of_var[var.__chandle__()] = []
             return
         results = self.names.new(var)
-        (operator, reason), first = operator_of(value), len(self.calls)
+        (operator, reason), first = operator_of(value), len(self.layers)
+        is_opaque = self.is_opaque(value)
+        behind = next(reversed(self.opaque.values()), ()) if is_opaque else ()
         if operator == CALL_TIR:
-            self._read_kernel_call(at, binding, results)
+            self._read_kernel_call(at, binding, results, behind)
         else:
             if isinstance(value, tir.Call):
                 read = [self.names.of(arg) for arg in value.args]
@@ -149,33 +130,51 @@ class _BlockReader:
                 read = [self.names.of(v) for v in free if v.__chandle__() in self.names.of_var]
             inputs = list(dict.fromkeys(flat(read)))
             for name in flat(results):
-                self.calls.append(_Call(at, f"{operator}:{name}", operator, inputs, name, reason))
-        made = self.calls[first:]
-        if made and self.is_opaque(value):
-            behind = next(reversed(self.opaque.values()), ())
-            for call in made:
-                call.behind = behind
-            self.opaque[at] = tuple(call.output for call in made)
+                self._add(at, operator, inputs, name, reason, behind)
+        if is_opaque and len(self.layers) > first:
+            self.opaque[at] = tuple(layer.output for layer in self.layers[first:])
 
-    def _read_kernel_call(self, at: int, binding: Any, results: Any) -> None:
+    def _add(
+        self,
+        at: int,
+        operator: str,
+        inputs: Sequence[str],
+        output: str,
+        found: str | KernelCall,
+        behind: tuple[str, ...],
+    ) -> None:
+        """Add the layer of a binding: a kernel's, or one that is left, and why."""
+        name = f"{operator}:{output}"
+        self.bindings[name] = at
+        source = None if self.refused or isinstance(found, str) else found
+        if source is None:
+            maps = tuple((None,) * len(self.names.shapes[one] or ()) for one in inputs)
+        else:
+            inputs = [inputs[p] for p in source.inputs]
+            maps, self.calls[name] = source.maps, source
+        reason = self.refused or (found if isinstance(found, str) else "")
+        layer = Layer(name, operator, tuple(inputs), output, maps, reason=reason, behind=behind)
+        self.layers.append(layer)
+
+    def _read_kernel_call(
+        self, at: int, binding: Any, results: Any, behind: tuple[str, ...]
+    ) -> None:
         call, key = binding.value, binding.var.__chandle__()
-        operator = str(call.args[0].name_hint)
-        inputs = self.names.of(call.args[1])
+        operator, inputs = str(call.args[0].name_hint), flat(self.names.of(call.args[1]))
         made, kernel = flat(results), self._kernel(call.args[0])
         taken = [n for n in range(len(made)) if (key, n) in self.taken_out]
         for number in taken or range(len(made)):
-            name = f"{operator}:{made[number]}"
-            layer = _Call(at, name, operator, flat(inputs), made[number])
-            self.calls.append(layer)
+            found: str | KernelCall
             if isinstance(kernel, str):
-                layer.reason = kernel
+                found = kernel
             elif isinstance(results, list) and key in self.used_whole:
-                layer.reason = "its results are used as one tuple"
+                found = "its results are used as one tuple"
             else:
                 try:
-                    self._describe(layer, kernel, inputs, number, len(made))
+                    found = self._describe(kernel, inputs, made, number)
                 except NOT_ANALYSED as error:
-                    layer.reason = _cannot_be_cut(error)
+                    found = _cannot_be_cut(error)
+            self._add(at, operator, inputs, made[number], found, behind)
 
     def _kernel(self, callee: tir.GlobalVar) -> _Kernel | str:
         key = callee.__chandle__()
@@ -188,107 +187,84 @@ class _BlockReader:
         return self.kernels[key]
 
     def _describe(
-        self, layer: _Call, read: _Kernel, inputs: list[str], number: int, made: int
-    ) -> None:
-        (kernel, outputs), parameter = read, len(inputs) + number
+        self, read: _Kernel, inputs: Sequence[str], made: Sequence[str], number: int
+    ) -> str | KernelCall:
+        """Return what makes a result, or why it is none that can be cut."""
+        (kernel, outputs), parameter, output = read, len(inputs) + number, made[number]
         shapes, bits, devices = self.names.shapes, self.names.bits, self.names.devices
         if self.device is None:
-            self.device = devices[layer.output]
-        if kernel.parameters != len(inputs) + made:
-            layer.reason = "its kernel has other parameters than the call has arguments"
-        elif any(
+            self.device = devices[output]
+        if kernel.parameters != len(inputs) + len(made):
+            return "its kernel has other parameters than the call has arguments"
+        if any(
             (shapes[name], bits[name]) != (kernel.shapes[p], kernel.bits(p))
-            for p, name in [*enumerate(inputs), (parameter, layer.output)]
+            for p, name in [*enumerate(inputs), (parameter, output)]
         ):
-            layer.reason = "its shapes are not known"
-        elif not kernel.shapes[parameter]:
-            layer.reason = "it makes a single number"
-        elif any(result < len(inputs) for result in kernel.results):
-            layer.reason = "its kernel writes what it is given"
-        elif kernel.reads_results(parameter):
-            layer.reason = "its kernel reads what it writes"
-        elif parameter not in outputs:
-            layer.reason = "its kernel does not write its result"
-        elif any(devices[n] != self.device for n in (*inputs, layer.output)):
-            layer.reason = "its tensors are on other devices than those of the first layer"
-        else:
-            layer.source = outputs[parameter]
-            layer.inputs = [inputs[p] for p in layer.source.inputs]
+            return "its shapes are not known"
+        if not kernel.shapes[parameter]:
+            return "it makes a single number"
+        if any(result < len(inputs) for result in kernel.results):
+            return "its kernel writes what it is given"
+        if kernel.reads_results(parameter):
+            return "its kernel reads what it writes"
+        if parameter not in outputs:
+            return "its kernel does not write its result"
+        if any(devices[name] != self.device for name in (*inputs, output)):
+            return "its tensors are on other devices than those of the first layer"
+        return outputs[parameter]
 
     def _network(self) -> BlockNetwork:
         weights, shapes = self._weights(), self.names.shapes
         letters = self._letters(weights)
         axes = {letter: self._cut_axes(letters, letter) for letter in LETTERS}
         known: dict[KernelCall, KernelCall] = {}  # Equal ones share what is found out about them.
-        layers = []
-        for call in self.calls:
-            if call.source is not None:
-                source = call.source.cut_by({x: of[call.output] for x, of in axes.items()})
-                call.source = known.setdefault(source, source)
-            layers.append(self._layer(call))
+        for number, layer in enumerate(self.layers):
+            if layer.name in self.calls:
+                source = self.calls[layer.name]
+                source = source.cut_by({x: of[layer.output] for x, of in axes.items()})
+                try:
+                    self.layers[number] = known.setdefault(source, source).described(layer)
+                    self.calls[layer.name] = known[source]
+                except NOT_ANALYSED as error:
+                    self.layers[number] = replace(layer, reason=_cannot_be_cut(error))
+                    del self.calls[layer.name]
         outputs = self._outputs()
-        layouts = {call.output for call in self.calls if self._lays_out(call, weights, outputs)}
-        roles = weight_roles(*self._reads(), weights | layouts)
+        layouts = {x.output for x in self.layers if self._lays_out(x, weights, outputs)}
+        weights |= layouts
+        roles = weight_roles(*self._reads(), weights)
         tensors = tuple(
             Tensor(
                 name,
                 shapes[name] or (),
                 self.names.bits[name],
                 letters[name],
-                Kind.WEIGHT if name in weights | layouts else Kind.ACTIVATION,
+                Kind.WEIGHT if name in weights else Kind.ACTIVATION,
                 shapes[name] is not None,
                 *roles.get(name, ()),
             )
-            for name in dict.fromkeys(n for x in self.calls for n in (*x.inputs, x.output))
+            for name in dict.fromkeys(n for x in self.layers for n in (*x.inputs, x.output))
         )
-        return BlockNetwork(
-            self.variable,
-            self.number,
-            Network(
-                tensors,
-                tuple(x for x in layers if x.output not in layouts),
-                outputs,
-                str(self.variable.name_hint),
-                tuple(replace(x, reason=LAYOUT) for x in layers if x.output in layouts),
-            ),
-            {call.name: call.source for call in self.calls if call.source is not None},
-            {call.name: call.binding for call in self.calls},
-            self.names.values,
-            tuple(self.opaque),
+        network = Network(
+            tensors,
+            tuple(x for x in self.layers if x.output not in layouts),
+            outputs,
+            str(self.variable.name_hint),
+            tuple(replace(x, reason=LAYOUT) for x in self.layers if x.output in layouts),
         )
+        parts = self.calls, self.bindings, self.names.values, tuple(self.opaque)
+        return BlockNetwork(self.variable, self.number, network, *parts)
 
-    def _lays_out(self, call: _Call, weights: set[str], outputs: Sequence[str]) -> bool:
+    def _lays_out(self, layer: Layer, weights: set[str], outputs: Sequence[str]) -> bool:
         """Return whether a call only moves a weight's elements, and one other call reads them."""
-        readers = [other for other in self.calls if call.output in other.inputs]
+        readers = [other.name for other in self.layers if layer.output in other.inputs]
         return (
-            call.source is not None
-            and weights.issuperset(call.inputs)
-            and call.output not in outputs
-            and call.source.layout is not None
+            layer.name in self.calls
+            and weights.issuperset(layer.inputs)
+            and layer.output not in outputs
+            and self.calls[layer.name].layout is not None
             and len(readers) == 1
-            and readers[0].source is not None
+            and readers[0] in self.calls
         )
-
-    def _layer(self, call: _Call) -> Layer:
-        names = (call.name, call.operator, tuple(call.inputs), call.output)
-        if call.source is not None:
-            source = call.source
-            try:
-                name_of = dict(zip(source.inputs, call.inputs, strict=True))
-                return Layer(
-                    *names,
-                    source.maps,
-                    source.operations,
-                    tuple(source.working.values()),
-                    source.parts,
-                    source.uncut,
-                    sums=tuple((name_of[p], axis) for p, axis in source.sums),
-                    after_sums=tuple((name_of[p], axis, to) for p, axis, to in source.after_sums),
-                )
-            except NOT_ANALYSED as error:
-                call.reason, call.source = _cannot_be_cut(error), None
-        whole = tuple((None,) * len(self.names.shapes[name] or ()) for name in call.inputs)
-        return Layer(*names, whole, reason=call.reason, behind=call.behind)
 
     def _outputs(self) -> tuple[str, ...]:
         """Return the tensors that something after the block, or the function's result, needs.
@@ -328,11 +304,11 @@ class _BlockReader:
         an axis of a reader's result: the letters of a layer's input and result need not agree.
         """
         found: dict[str, set[int]] = {}
-        for call in reversed(self.calls):
-            first = (letters[call.output].find(letter) for letter in which)
-            own = found.setdefault(call.output, set())
+        for layer in reversed(self.layers):
+            first = (letters[layer.output].find(letter) for letter in which)
+            own = found.setdefault(layer.output, set())
             own.update(axis for axis in first if axis >= 0)
-            for name, axis_maps in zip(call.inputs, call.maps, strict=False):
+            for name, axis_maps in zip(layer.inputs, layer.maps, strict=True):
                 axes = (axis for axis, m in enumerate(axis_maps) if m is not None and m.axis in own)
                 found.setdefault(name, set()).update(axes)
         return found
@@ -341,9 +317,9 @@ class _BlockReader:
         """Return the shapes of tensors, and what each kernel call reads."""
         shapes = {name: shape or () for name, shape in self.names.shapes.items()}
         return shapes, [
-            Reads(call.output, call.inputs, call.maps, call.source.contractions)
-            for call in self.calls
-            if call.source is not None
+            Reads(x.output, x.inputs, x.maps, self.calls[x.name].contractions)
+            for x in self.layers
+            if x.name in self.calls
         ]
 
     def _letters(self, weights: set[str]) -> dict[str, str]:

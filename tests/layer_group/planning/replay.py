@@ -179,7 +179,8 @@ class Replay:
         layers = [self.layers[position] for position in row.layers]
         made = {layer.output for layer in layers}
         used = made.union(*(layer.inputs for layer in layers))
-        for transfer in row.transfers:
+        transfers = [transfer for transfer in row.transfers if transfer.loop is None]
+        for transfer in transfers:
             # A result may be stored while another layer reads it.
             assert transfer.tensor not in (used if transfer.kind == "load" else made)
             turn = turns[transfer.stage]
@@ -188,7 +189,7 @@ class Replay:
                 self.load(transfer.tensor, turn, box)
         if row.layers and turns[1] in self.mine:
             self.compute(row.layers, turns[1])
-        for transfer in row.transfers:
+        for transfer in transfers:
             turn = turns[transfer.stage]
             if transfer.kind == "store" and turn in self.mine:
                 box = made_box(self.slices.stored[transfer.tensor], self.indices[turn])

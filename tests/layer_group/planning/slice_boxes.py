@@ -12,7 +12,7 @@ from passes.layer_group.planning.cut import Cut
 from passes.layer_group.planning.loops import Parts
 from passes.layer_group.planning.network import Kind, Tensor, WeightRole
 from passes.layer_group.planning.slicing import TensorSlices
-from passes.layer_group.planning.spans import AxisMap, Range
+from passes.layer_group.planning.spans import AxisMap, Range, Spans
 
 Box = tuple[Range, ...]
 """A range on each axis of a tensor."""
@@ -24,14 +24,19 @@ def indices_of(cut: Cut) -> list[dict[str, int]]:
     return [dict(zip(cut.counts, index, strict=True)) for index in every]
 
 
+def _ranges(spans: Spans, index: dict[str, int], letter: str) -> Range:
+    """Return what a slice has of an axis: all where it comes in parts, which others look at."""
+    return spans.ranges[index[letter]] if letter in index else spans.hull
+
+
 def held_box(slices: TensorSlices, index: dict[str, int]) -> Box:
     """Return the elements in local memory during a slice, by the slice's index on each axis."""
-    return tuple(spans.ranges[index[x] if x else 0] for x, spans in slices.holds)
+    return tuple(_ranges(spans, index, x) for x, spans in slices.holds)
 
 
 def made_box(slices: TensorSlices, index: dict[str, int]) -> Box:
     """Return what a slice computes or loads; all ranges are empty if that is nothing."""
-    box = tuple(spans.ranges[index[x] if x else 0] for x, spans in slices.makes)
+    box = tuple(_ranges(spans, index, x) for x, spans in slices.makes)
     # A tensor that is whole along a cut stays from its first slice there on.
     again = any(index[x] % slices.cut.runs[x] and x not in slices.letters for x in slices.keep)
     if again or any(begin == end for begin, end in box):

@@ -42,7 +42,7 @@ def meeting_steps(planned, banks):
     count = 0
     for row in planned.steps.rows:
         layers = [planned.group.layers[position] for position in row.layers]
-        moved = {transfer.tensor for transfer in row.transfers} | set(row.parted)
+        moved = {transfer.tensor for transfer in row.transfers}
         used = [{*x.inputs, x.output, x.name} for x in layers]
         pairs = [pair for names in used for pair in combinations(sorted(names), 2)]
         pairs += [(a, b) for a in moved for names in used for b in names if a != b]

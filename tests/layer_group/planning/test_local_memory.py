@@ -85,13 +85,13 @@ def test_cycles_of_the_worked_example(slices, cycles):
     sliced, steps, _ = example(4)
     held = set(sliced.resident)
     moving = transfer_cycles(steps)
-    assert pipelined_cycles(steps, COMPUTE, moving, slices, held, [0] * 4) == cycles
+    assert pipelined_cycles(steps, COMPUTE, moving, slices, held) == cycles
 
 
 def test_rebalancing_the_worked_example():
     slices, steps, _ = example(4)
     sizes = lane_bytes(slices, LANES)
-    balanced = rebalance(steps, COMPUTE, transfer_cycles(steps), sizes, [0] * 4)
+    balanced = rebalance(steps, COMPUTE, transfer_cycles(steps), sizes)
     loaded = {t.tensor: at for at, row in enumerate(balanced.rows) for t in row.transfers}
     assert [loaded[name] for name in ("t1.weight", "in0", "t1.bias")] == [2, 3, 3]
 
@@ -103,7 +103,7 @@ def test_one_layer_alone_is_not_pipelined():
     does = [(row.layers, [(t.tensor, t.kind) for t in row.transfers]) for row in steps.rows]
     assert does == [((), [("t1", "load")]), ((0,), []), ((), [("t2", "store")])]
     moving = dict.fromkeys((t for row in steps.rows for t in row.transfers), 7)
-    cycles = pipelined_cycles(steps, (0, 10, 0), moving, 3, set(), (0, 0, 0))
+    cycles = pipelined_cycles(steps, (0, 10, 0), moving, 3, set())
     assert cycles == 3 * (7 + 10 + 7)
 
 

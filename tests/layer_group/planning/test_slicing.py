@@ -41,7 +41,7 @@ def test_worked_example_in_four():
     for name, ranges in expected.items():
         assert list(slices.tensors[name].makes[2].spans.ranges) == slices_of(ranges)
     repeated = {"t4": 0, "t3": 6, "t2": 12, "t1": 12, "in0": 18}
-    assert {name: slices.repeated_rows(name) for name in repeated} == repeated
+    assert {name: slices.tensors[name].repeated_rows for name in repeated} == repeated
 
 
 def test_even_ranges():

@@ -64,7 +64,7 @@ def test_each_core_has_what_its_slices_need(cut, keep):
         # Other rows are made twice at most where one core's slices end.
         assert elements >= one.slices.tensors[name].made_elements
     # Weights are loaded by each core, and the rows that its first slice needs.
-    if not planned.slices.parted:
+    if not planned.slices.loops:
         weights = sum(t.bytes for t in map(group.tensor, group.loaded) if t.kind is Kind.WEIGHT)
         again = planned.cost.moved - one.cost.moved - (cut.cores - 1) * weights
         assert again >= 0
@@ -214,9 +214,8 @@ def test_what_each_core_makes_is_stored_by_the_first_one():
 
 
 def test_a_core_with_one_part_has_room_for_that_alone():
-    assert Parts(0, 32, 8).window == Parts(0, 32, 8, cores=2).window == 16
-    assert Parts(0, 32, 16, cores=2).window == 16
-    assert Parts(0, 40, 24, cores=2).window == 24
+    for parts, held in (((32, 8), 16), ((32, 8, 2), 16), ((32, 16, 2), 16), ((40, 24, 2), 24)):
+        assert Parts(0, *parts).held.spans.longest == held
 
 
 def test_a_core_that_counts_on_channels_of_another_is_seen_by_the_replay():
@@ -248,7 +247,7 @@ def test_what_parts_of_channels_need_more_of_is_no_part():
     builder.same("relu", "t1", builder.tensor("in0", 1, 32, 4, 4))
     builder.add("near", "t2", (1, 32, 4, 4), [("t1", near)])
     runs = part_loops(group_of(builder.network("t2")), chip().lanes, 1)
-    assert {name: [*run.parted] for name, run in runs.items()} == {
+    assert {name: [*run.moved, *run.between] for name, run in runs.items()} == {
         "near:t2": ["t2"],
         "relu:t1": ["in0"],
     }
