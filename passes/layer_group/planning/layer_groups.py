@@ -230,9 +230,8 @@ def _of_neighbours(index: NetworkIndex, number: int) -> str:
     layers = index.network.layers
     near = [*dict.fromkeys((*index.makers(number), *index.readers[layers[number].output]))]
     # Those that can be grouped, with no other layer between that cannot.
-    free = [
-        n for n in near if not any(x.reason for x in layers[min(n, number) : max(n, number) + 1])
-    ]
+    between = {n: layers[min(n, number) : max(n, number) + 1] for n in near}
+    free = [n for n in near if not any(layer.reason for layer in between[n])]
     if not near:
         return "no other layer makes what it reads, or reads what it makes"
     names = ", ".join(repr(layers[n].name) for n in free or near)

@@ -158,12 +158,6 @@ def sliced(
     return slice_group(group, cut, loops)
 
 
-def unbalanced_memory(slices: GroupSlices, chip: Chip) -> LocalMemory:
-    """Return what takes local memory before any transfer is moved to another time step."""
-    steps = time_steps(slices.group, slices.loops)
-    return of_time_steps(slices, steps, chip.memory, lane_bytes(slices, chip.lanes))
-
-
 def draft_slices(slices: GroupSlices, chip: Chip) -> Draft | None:
     """Return a draft of a group with these slices, or None if more is live than there is."""
     steps = time_steps(slices.group, slices.loops)

@@ -21,14 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from passes.layer_group.planning.cut import CHANNELS, LETTERS, Cut
-from passes.layer_group.planning.network import Network, NetworkIndex
+from passes.layer_group.planning.network import Group, Network, NetworkIndex
 from passes.layer_group.planning.planned_group import (
     Chip,
     PlannedGroup,
     can_be_cut,
     plan_group,
-    sliced,
-    unbalanced_memory,
 )
 
 BlockKey = tuple[str, int]
@@ -178,31 +176,31 @@ def _planned(
 ) -> PlannedGroup:
     numbers = [number[name] for name in saved.layers]
     group, cut = index.group(min(numbers), max(numbers)), saved.cut
-    if cut.cores not in (1, chip.cores):
-        raise ValueError(f"{saved.where}: the chip has {chip.cores} cores, not {cut.cores}")
-    if not can_be_cut(group, cut, chip):
-        most = {x.name: chip.lanes.most_slices(index, x) for x in group.layers}
-        tight = [
-            (least, name, letter)
-            for name, of in most.items()
-            for letter, least in of.items()
-            if cut.counts[letter] > least
-        ]
-        if not tight:
-            raise ValueError(
-                f"{saved.where}: {cut} would part entries of the batch that lie in the same bytes"
-            )
-        least, name, letter = min(tight)
-        raise ValueError(
-            f"{saved.where}: layer {name!r} has {least} slices along {letter!r} at most, not "
-            f"{cut.counts[letter]}"
-        )
     planned = plan_group(group, cut, chip)
-    if planned is None:
-        live = unbalanced_memory(sliced(group, cut, chip), chip).most_live
-        room = "are available" if live > chip.capacity else "are there, but no places were found"
-        raise ValueError(
-            f"{saved.where}: its tensors take {live} bytes a lane of {chip.memory.name} at once, "
-            f"{chip.capacity} {room}"
-        )
+    if planned is None or cut.cores not in (1, chip.cores):
+        raise ValueError(f"{saved.where}: {_why_not(group, cut, chip)}")
     return planned
+
+
+def _why_not(group: Group, cut: Cut, chip: Chip) -> str:
+    """Return what a group with a cut needs that is not there."""
+    if cut.cores not in (1, chip.cores):
+        return f"the chip has {chip.cores} cores, not {cut.cores}"
+    tight = [
+        (most, layer.name, letter)
+        for layer in group.layers
+        for letter, most in chip.lanes.most_slices(group.index, layer).items()
+        if cut.counts[letter] > most
+    ]
+    if tight and not can_be_cut(group, cut, chip):
+        most, name, letter = min(tight)
+        counted = f"{most} slices along {letter!r} at most, not {cut.counts[letter]}"
+        return f"layer {name!r} has {counted}"
+    roomy = replace(chip, memory=replace(chip.memory, capacity=1 << 62))
+    planned = plan_group(group, cut, roomy)
+    if planned is None:
+        return f"{cut} would part entries of the batch that lie in the same bytes"
+    live = planned.local.most_live
+    room = "are available" if live > chip.capacity else "are there, but no places were found"
+    taken = f"its tensors take {live} bytes a lane of {chip.memory.name} at once"
+    return f"{taken}, {chip.capacity} {room}"

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
-from passes.layer_group.planning.cost import TRANSFERS, Cost, cost_alone
+from passes.layer_group.planning.cost import TRANSFERS, Cost, cost_alone, layer_cycles
 from passes.layer_group.planning.cut import ROWS, Cut, cuts_to_try, slice_counts
 from passes.layer_group.planning.local_memory import LocalMemory
 from passes.layer_group.planning.loops import part_loops
@@ -95,12 +96,18 @@ class GroupSearch:
         # Numbers of cores that may share a group.
         self.sharing = sorted({1, chip.cores}, reverse=True)
         self.alone = [cost_alone(index, chip.machine, chip.lanes, n) for n in range(count)]
+        self.computing = [
+            layer_cycles(chip.machine, chip.lanes, index, layer, index.elements[layer.output])
+            for layer in index.network.layers
+        ]
         self.part_bytes = chip.capacity // PARTS
         self.known, self.below = known or Known(), below
         # Of all that `dynamic_programming` looked at: its price, and what any groups would cost
         self.price = self.floor = 0
         self._repeats = Repeats(index, self.known.runs)
         self._cuts: dict[tuple[int, int], list[Cut]] = {}
+        # The last layer of the groups that were asked for last, and these by their cut.
+        self._walked, self._walks = -1, dict[Cut, Walk]()
 
     def cuts(self, last: int, cores: int) -> list[Cut]:
         """Return the cuts to try for groups that end with a layer: see `cuts_to_try`."""
@@ -113,7 +120,11 @@ class GroupSearch:
 
     def walk(self, last: int, cut: Cut) -> Walk:
         """Return the groups that end with a layer and have one cut."""
-        return Walk(self.index, self.chip, last, cut, strict=self.strict)
+        if last != self._walked:
+            self._walked, self._walks = last, {}
+        if cut not in self._walks:
+            self._walks[cut] = Walk(self.index, self.chip, last, cut, strict=self.strict)
+        return self._walks[cut]
 
     def _once(self, key: Hashable, find: Callable[[], Found]) -> Found:
         """Return what is found for a key, which is looked for once."""
@@ -127,15 +138,24 @@ class GroupSearch:
         run = self._repeats.run(first, walk.last)
         return self._once(("step", run, walk.cut), lambda: walk.to(first))
 
-    def least(self, uncut: Walk, first: int) -> tuple[int, int]:
-        """Return what a group costs and moves at least, however it is cut.
+    def floors(self, first: int, last: int) -> dict[int, tuple[int, int]]:
+        """Return what groups cost and move at least, however they are cut, by their first layer.
 
-        What is moved in parts may share one start-up.
+        They end with layer `last`. What is moved in parts may share one start-up.
         """
-        step = self.step(uncut, first)
-        assert step is not None, "each group has one slice"
-        moving = self.chip.machine[TRANSFERS].cycles(step.moved)
-        return moving + max(moving, step.computing // self.chip.cores), step.moved
+        index, pipe, found = self.index, self.chip.machine[TRANSFERS], dict[int, tuple[int, int]]()
+        moved, computing, loaded = 0, 0, set[str]()
+        for number in range(last, first - 1, -1):
+            layer = index.network.layers[number]
+            stored = (layer.output,) if index.leaves(layer.output, last) else ()
+            moved -= index.bytes[layer.output] if layer.output in loaded else 0
+            more = {*layer.inputs} - loaded
+            moved += sum(index.bytes[name] for name in (*stored, *more))
+            loaded |= more
+            computing += self.computing[number]
+            moving = pipe.cycles(moved)
+            found[number] = moving + max(moving, computing // self.chip.cores), moved
+        return found
 
     def cost(
         self, first: int, last: int, cut: Cut, slices: Callable[[], GroupSlices] | None = None
@@ -236,7 +256,7 @@ class _Cheapest:
         self.price = below
         self.found: tuple[int, Cut] | None = None  # Its first layer, and its cut
         self.overlap = False  # Whether any two slices share rows
-        self.uncut = search.walk(last, Cut())
+        self.floors = search.floors(first, last)
         self.alone = {last + 1: 0}  # Bytes of all layers from this one on, alone
         for number in range(last, first - 1, -1):
             self.alone[number] = self.alone[number + 1] + search.alone[number].moved
@@ -264,7 +284,7 @@ class _Cheapest:
         again = keep_rows != self.search.keeps[0]
         if again and not self.overlap:
             return  # The groups are those whose halos are made again.
-        vain, unfit = 0, True
+        vain, unfit, self.longest = 0, True, self.last
         for cut in self.search.cuts(self.last, cores):
             if again and cut.counts[ROWS] == 1:
                 continue  # Without cut rows there is no halo.
@@ -296,16 +316,27 @@ class _Cheapest:
             if step.moved <= self.most_bytes(number):
                 bounds.append((self.lowest[number] + step.bound(cut.cores), number))
             number -= 1
+            if number < self.begin():
+                unfit = self.draft(walk, bounds)  # Longer ones are tried if a long one wins.
+        unfit = self.draft(walk, bounds) or unfit
+        longer = range(number, self.begin() - 1, -1)
+        # Where more slices let fewer layers fit, longer groups do not come back.
+        grows, self.longest = number <= self.longest, min(number, self.longest)
+        unfit = grows and (unfit or any(self.least(n)[0] < self.price for n in longer))
+        return self.price < before, unfit
+
+    def draft(self, walk: Walk, bounds: list[tuple[int, int]]) -> bool:
+        """Draft the groups of a cut that may win, by their bounds; whether one does not fit."""
+        unfit = False
         for bound, first in sorted(bounds):
             if bound < self.price:
-                cost = search.cost(first, self.last, cut, partial(walk.slices, first))
-                unfit |= not self.take(first, cut, cost)
-        longer = range(number, self.begin() - 1, -1)
-        return self.price < before, unfit or any(self.least(n)[0] < self.price for n in longer)
+                cost = self.search.cost(first, self.last, walk.cut, partial(walk.slices, first))
+                unfit |= not self.take(first, walk.cut, cost)
+        return unfit
 
     def least(self, number: int) -> tuple[int, int]:
         """Return what a group from this layer on costs and moves at least, however it is cut."""
-        price, moved = self.search.least(self.uncut, number)
+        price, moved = self.floors[number]
         return self.lowest[number] + price, moved
 
     def take(self, number: int, cut: Cut, cost: Cost | None) -> bool:
@@ -340,14 +371,14 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
     """
     lowest = {first: 0}  # The price of all layers before the layer of this number
     chosen: dict[int, tuple[int, Cut] | None] = {}  # The last group of all layers up to this one
-    rest = search.walk(last, Cut())
+    floors = {**search.floors(first, last), last + 1: (0, 0)}
     # Groups are placed when all are chosen; where one finds no place, at once, so that all do.
     for at_once in (False, True):
         for end in range(first, last + 1):
             search.progress(end + 1, len(search.index.network.layers))
             alone = lowest[end] + search.waiting(end).price
             # The layers after it cost something, too.
-            most = search.below - (search.least(rest, end + 1)[0] if end < last else 0)
+            most = search.below - floors[end + 1][0]
             longest = max(first, end + 1 - search.most_layers)
             while True:
                 found = _Cheapest(search, end, longest, lowest, min(alone, most))
@@ -364,7 +395,7 @@ def dynamic_programming(search: GroupSearch, first: int, last: int) -> list[Plan
         if None not in parts:
             break
     search.price += lowest[last + 1]
-    search.floor += search.least(rest, first)[0]
+    search.floor += floors[first][0]
     return [part for part in parts[::-1] if part is not None]
 
 
@@ -377,7 +408,7 @@ def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGrou
     parts: list[PlannedGroup | int] = []
     end = last
     while end >= first:
-        group = _longest(search, end, first)
+        group = _longest(search, end, max(first, end + 1 - search.most_layers))
         parts.append(end if group is None else group)
         end = (end if group is None else group.group.first) - 1
     return parts[::-1]
@@ -389,28 +420,20 @@ def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
     It begins with layer `first` or later, and has two layers at least. Where halos may be kept or
     not, it is the longer group, or else the one of fewer cycles.
     """
-    found, begin, first = None, last, max(first, last + 1 - search.most_layers)
-    for cores in search.sharing:
-        for cut in search.cuts(last, cores):
-            keeps = search.keeps if cut.counts[ROWS] > 1 else search.keeps[:1]
-            ways = (replace(cut, keep_rows=keep_rows) for keep_rows in keeps)
-            plans = (_longest_cut(search, way, last, first, begin) for way in ways)
-            fitting = [planned for planned in plans if planned is not None]
-            if fitting:
-                found = min(fitting, key=lambda x: (x.group.first, x.cost.cycles))
-                begin = found.group.first
+    found, begin = None, last
+    for cut in (cut for cores in search.sharing for cut in search.cuts(last, cores)):
+        fitting = list[PlannedGroup]()
+        for keep_rows in search.keeps if cut.counts[ROWS] > 1 else search.keeps[:1]:
+            walk = search.walk(last, replace(cut, keep_rows=keep_rows))
+            number = last
+            while number >= first and (step := search.step(walk, number)) and step.fits:
+                number -= 1
+            plans = (search.plan(n, last, walk.cut) for n in range(number + 1, begin))
+            fitting += islice(filter(None, plans), 1)
+        if fitting:
+            found = min(fitting, key=lambda x: (x.group.first, x.cost.cycles))
+            begin = found.group.first
     return found
-
-
-def _longest_cut(
-    search: GroupSearch, cut: Cut, last: int, first: int, begin: int
-) -> PlannedGroup | None:
-    """Return the longest group that fits with a cut, and begins before layer `begin`."""
-    walk = search.walk(last, cut)
-    steps = ((n, search.step(walk, n)) for n in range(last, first - 1, -1))
-    too_long = next((n for n, step in steps if step is None or not step.fits), first - 1)
-    plans = (search.plan(number, last, cut) for number in range(too_long + 1, begin))
-    return next((planned for planned in plans if planned is not None), None)
 
 
 SEARCHES = {"dynamic_programming": dynamic_programming, "tail_to_head": tail_to_head}

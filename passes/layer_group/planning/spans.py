@@ -30,18 +30,13 @@ NOWHERE = 1 << 40
 """Begin of an empty range; its end is the negative, so that a union needs no special case."""
 
 
-def even_ranges(length: int, count: int) -> tuple[Range, ...]:
+@lru_cache(maxsize=1 << 14)
+def even_spans(length: int, count: int) -> Spans:
     """Cut ``[0, length)`` into ranges whose sizes differ by one at most, larger ones first."""
     if not 1 <= count <= length:
         raise ValueError(f"cannot cut {length} elements into {count} ranges")
     size, more = divmod(length, count)
-    return tuple(pairwise(size * i + min(i, more) for i in range(count + 1)))
-
-
-@lru_cache(maxsize=1 << 14)
-def even_spans(length: int, count: int) -> Spans:
-    """Return the ranges of `even_ranges`, the same object each time."""
-    return Spans.of(even_ranges(length, count))
+    return Spans.of(tuple(pairwise(size * i + min(i, more) for i in range(count + 1))))
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,7 +103,7 @@ class LaneBuffers:
         circular = frozenset(
             at
             for at, (held, made) in enumerate(zip(slices.holds, slices.makes, strict=True))
-            if held != made and slices.window[at] < slices.tensor.shape[at]
+            if held.letter and held != made
         )
         return LocalBuffer(self._allocate(name, slices.window, element), slices.holds, circular)
 
