@@ -7,17 +7,19 @@ import backward_rules as rules
 import networks
 import numpy as np
 import pytest
+import tvm
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from llvm_level import at_level
 from networks import Window
-from operator_modules import arrays, kernels, lowered, module, run
+from operator_modules import arrays, call, kernels, lowered, module
 from sweeps import swept
 from tvm import relax, te, tirx, topi
 
 from passes.layer_group.analysis.kernel_calls import read_results
 from passes.layer_group.analysis.read_kernel import read_kernel
 from passes.layer_group.analysis.read_network import read_networks
-from passes.layer_group.planning.spans import AxisMap, Spans, even_ranges
+from passes.layer_group.planning.spans import AxisMap, Spans, even_spans
 
 
 def needed_range(axis_map, output):
@@ -85,7 +87,7 @@ def check_against_rule(mod, rule, output_height, rows_read=None):
     assert out[2] == output_height
     height = shape[2]
     for count in {1, 2, 3, output_height} & set(range(1, output_height + 1)):
-        for begin, end in even_ranges(output_height, count):
+        for begin, end in even_spans(output_height, count).ranges:
             index, size = rule((begin, end - begin), height)
             if size <= 0:
                 continue
@@ -105,17 +107,15 @@ def check_against_rule(mod, rule, output_height, rows_read=None):
 
 def influence(mod, output_height):
     """Return for each output row the input rows that change it, by running the operator."""
-    first = arrays(mod, 1)
-    first[0] = np.abs(first[0])
-    base = run(mod, first)[0]
-    height = first[0].shape[2]
-    changes = np.zeros((output_height, height), bool)
-    executable_args = list(first)
-    for row in range(height):
-        changed = first[0].copy()
+    first, *others = arrays(mod, 1)
+    first = np.abs(first)
+    vm = relax.VirtualMachine(tvm.compile(mod, target=at_level("llvm")), tvm.cpu())
+    (base,) = call(vm, [first, *others])
+    changes = np.zeros((output_height, first.shape[2]), bool)
+    for row in range(first.shape[2]):
+        changed = first.copy()
         changed[:, :, row] += 1000
-        executable_args[0] = changed
-        changes[:, row] = (run(mod, executable_args)[0] != base).any(axis=(0, 1, 3))
+        changes[:, row] = (call(vm, [changed, *others])[0] != base).any(axis=(0, 1, 3))
     return changes
 
 

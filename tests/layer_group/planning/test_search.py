@@ -39,7 +39,7 @@ TINY = replace(T8, capacity=512)
     cores=st.sampled_from((1, 2)),
     capacity=st.sampled_from((600, 4096, 1 << 24)),
 )
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=30, deadline=None, print_blob=True)
 def test_a_walk_bounds_what_groups_cost(network, cut, cores, capacity):
     letter = cut.outermost or "h"
     check_walk(
@@ -67,7 +67,7 @@ def check_walk(network, cut, capacity=1 << 24):
 
 
 @given(network=random_networks(max_layers=5), capacity=st.sampled_from((700, 4096, 65536)))
-@settings(max_examples=30, deadline=None, print_blob=True)
+@settings(max_examples=15, deadline=None, print_blob=True)
 def test_no_partition_into_uncut_groups_costs_less(network, capacity):
     chip = Chip(replace(T8, capacity=capacity), MACHINE)
     found = plan_layer_groups(network, chip, halo="cheapest")
@@ -121,7 +121,7 @@ def check_groups(network, chip, found):
 
 @pytest.mark.parametrize("halo", HALOS)
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("examples", sample((5, 300), 5))
+@pytest.mark.parametrize("examples", sample((3, 300), 3))
 def test_groups_of_random_networks(search, halo, examples):
     @settings(max_examples=examples)
     @given(
@@ -178,7 +178,7 @@ def test_dynamic_programming_is_at_least_as_good_on_long_networks(seed, layers):
 
 
 @given(random_networks(), st.sampled_from((SMALL, TINY)))
-@settings(max_examples=15, deadline=None, print_blob=True)
+@settings(max_examples=8, deadline=None, print_blob=True)
 def test_the_longest_groups_take_no_more_cycles_where_halos_are_chosen(network, memory):
     chip = Chip(memory, MACHINE, "first_fit")
     found = {h: plan_layer_groups(network, chip, search="tail_to_head", halo=h) for h in HALOS}

@@ -16,7 +16,7 @@ from sweeps import swept
 from passes.layer_group.planning.cut import LETTERS, Cut
 from passes.layer_group.planning.network import Group, Kind, NetworkIndex, Tensor, extent_of
 from passes.layer_group.planning.slicing import GroupSlices, slice_group
-from passes.layer_group.planning.spans import even_ranges
+from passes.layer_group.planning.spans import even_spans
 
 
 def slices_of(begin_sizes):
@@ -45,9 +45,9 @@ def test_worked_example_in_four():
 
 
 def test_even_ranges():
-    assert even_ranges(28, 3) == ((0, 10), (10, 19), (19, 28))
+    assert even_spans(28, 3).ranges == ((0, 10), (10, 19), (19, 28))
     with pytest.raises(ValueError, match="cannot cut 3 elements"):
-        even_ranges(3, 4)
+        even_spans(3, 4)
 
 
 def test_a_network_whose_layers_are_in_no_order_is_refused():
