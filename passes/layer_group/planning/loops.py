@@ -16,7 +16,7 @@ all its readers are in the loop and read its result in parts, and if it can be m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd, lcm, prod
@@ -114,38 +114,32 @@ def part_loops(group: Group, lanes: Lanes, part_bytes: int, cores: int = 1) -> d
     found: dict[str, PartLoop] = {}
     position = len(group.layers) - 1
     while part_bytes and position >= 0:
-        ways = _ways(group, lanes, part_bytes, cores, position)
+        ways = list(_ways(group, lanes, part_bytes, cores, position))
         way = min(ways, key=lambda x: (-len(x.positions), x.whole_bytes()), default=None)
-        found |= {} if way is None else way.closed()
+        loop = None if way is None else way.closed()
+        found |= {} if loop is None else dict.fromkeys(loop.layers, loop)
         position -= 1 if way is None else len(way.positions)
     return found
 
 
-def _ways(group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int) -> list[_Open]:
-    """Return the loops whose last layer a layer can be: it sums over parts, or is made in parts."""
+def _ways(
+    group: Group, lanes: Lanes, part_bytes: int, cores: int, position: int
+) -> Iterator[_Open]:
+    """Yield the loops whose last layer a layer can be: it sums over parts, or is made in parts."""
     layer = group.layers[position]
-    output = group.tensor(layer.output)
-    ways = []
+    output, axis = group.tensor(layer.output), group.tensor(layer.output).axes.find("c")
     summed = {name: axis for name, axis in layer.sums if layer.inputs.count(name) == 1}
-    if cores == 1 and any(
-        group.tensor(name).kind is Kind.ACTIVATION and group.readers(name)[-1] <= position
-        for name in summed
-    ):
-        name, axis = layer.sums[0]
-        ways.append(_Open(group, lanes, part_bytes, group.tensor(name).shape[axis], sums=True))
-        ways[-1].positions.append(position)
-        for name in layer.inputs:
-            ways[-1].want(name, summed.get(name))
-    axis = output.axes.find("c")
+    inputs = [name for name in summed if group.tensor(name).kind is Kind.ACTIVATION]
+    if cores == 1 and any(group.readers(name)[-1] <= position for name in inputs):
+        extent = group.tensor(layer.sums[0][0]).shape[layer.sums[0][1]]
+        way = _Open(group, lanes, part_bytes, extent, sums=True, positions=[position])
+        way.wanted |= {name: summed.get(name) for name in layer.inputs}
+        yield way.with_those_before()
     able = axis in layer.parts and channels_of(output) > lanes.count
     if able and not (cores > 1 and group.readers(layer.output)):
-        ways.append(_Open(group, lanes, part_bytes, output.shape[axis], cores))
-        ways[-1].make(position, axis)
-    for way in ways:
-        for before in range(position - 1, -1, -1):
-            if not way.joined_by(before):
-                break
-    return ways
+        way = _Open(group, lanes, part_bytes, output.shape[axis], cores)
+        way.make(position, axis)
+        yield way.with_those_before()
 
 
 @dataclass(eq=False)
@@ -167,19 +161,22 @@ class _Open:
     def _last(self) -> Layer:
         return self.group.layers[self.positions[0]]
 
-    def joined_by(self, position: int) -> bool:
-        """Put a layer before the others; False if it does not belong to them."""
-        layer = self.group.layers[position]
-        axis = self.wanted.get(layer.output)
-        if axis is None or axis not in layer.parts:
-            return False
-        if not all(reader in self.positions for reader in self.group.readers(layer.output)):
-            return False
-        self.make(position, axis)
-        return True
+    def with_those_before(self) -> _Open:
+        """Put the layers before the others that belong to them; return the loop."""
+        for position in range(self.positions[0] - 1, -1, -1):
+            layer = self.group.layers[position]
+            axis = self.wanted.get(layer.output)
+            alone = set(self.positions).issuperset(self.group.readers(layer.output))
+            if axis is None or axis not in layer.parts or not alone:
+                break
+            self.make(position, axis)
+        return self
 
     def make(self, position: int, axis: int) -> None:
-        """Let a layer make its result in parts of an axis."""
+        """Let a layer make its result in parts of an axis.
+
+        A tensor that is read in two ways is resident as a whole.
+        """
         self.positions.append(position)
         group, layer = self.group, self.group.layers[position]
         self.made[layer.output] = axis
@@ -190,26 +187,18 @@ class _Open:
                 for at, (m, n) in enumerate(pairs)
                 if m is not None and m.axis == axis and needs_parts(m.spans, n)
             )
-            self.want(name, next(follows, None))
-
-    def want(self, name: str, axis: int | None) -> None:
-        """Note how a layer reads a tensor: a tensor read in two ways is resident as a whole."""
-        self.wanted[name] = axis if self.wanted.get(name, axis) == axis else None
+            read = next(follows, None)
+            self.wanted[name] = read if self.wanted.get(name, read) == read else None
 
     @cached_property
     def _inside(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
         """The axes of tensors loaded in parts, stored in parts, and in parts between layers."""
-        group = self.group
-        inside = {
-            name: axis
-            for name, axis in (*self.wanted.items(), *self.made.items())
-            if axis is not None and set(self.positions).issuperset(group.readers(name))
-        }
-        loads = {n: x for n, x in inside.items() if not group.makes(n)}
-        made = {n: inside[n] for n in self.made if n in inside}
-        stores = {n: x for n, x in made.items() if group.index.leaves(n, group.last)}
-        between = {n: x for n, x in made.items() if n not in stores}
-        return loads, stores, between
+        group, found = self.group, (dict[str, int](), dict[str, int](), dict[str, int]())
+        for name, axis in {**self.wanted, **dict(reversed(self.made.items()))}.items():
+            if axis is not None and set(self.positions).issuperset(group.readers(name)):
+                stored = group.makes(name) and group.index.leaves(name, group.last)
+                found[1 if stored else 2 if group.makes(name) else 0][name] = axis
+        return found
 
     @cached_property
     def _afterwards(self) -> dict[str, tuple[int, int]]:
@@ -239,11 +228,11 @@ class _Open:
         bits = sum(buffer.bits * prod(buffer.shape) for buffer in self._last.buffers)
         return held + self.lanes.working_bytes(output, output.shape, bits)
 
-    def closed(self) -> dict[str, PartLoop]:
-        """Return the loop for each of its layers; nothing if it cannot have two parts."""
+    def closed(self) -> PartLoop | None:
+        """Return the loop; None if it cannot have two parts."""
         chunk = self._chunk()
         if chunk is None:
-            return {}
+            return None
 
         def parts(axes: Mapping[str, int]) -> dict[str, Parts]:
             extents = {name: self.group.tensor(name).shape[axis] for name, axis in axes.items()}
@@ -256,8 +245,7 @@ class _Open:
         summed = Parts(0, self.extent, chunk) if self.sums else None
         made = parts(dict(reversed(self.made.items())))
         loads, stores, between = map(parts, self._inside)
-        loop = PartLoop(names, made, summed, loads, stores, between, self._then())
-        return dict.fromkeys(names, loop)
+        return PartLoop(names, made, summed, loads, stores, between, self._then())
 
     def _then(self) -> PartLoop | None:
         """Return the loop that finishes the sum, and loads parts for that."""

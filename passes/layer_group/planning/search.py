@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -58,13 +58,9 @@ HALOS = {"recompute": (False,), "keep": (True,), "cheapest": (False, True)}
 """For each way with rows that two slices need, whether the search may keep them."""
 
 
-@dataclass(frozen=True)
-class Known:
-    """Results of searches for groups that are alike but for names; orders of a network share it."""
-
-    runs: dict[Hashable, int] = field(default_factory=dict)  # The numbers of `Repeats`
-    # By what was asked, of which run of layers, and with which cut.
-    found: dict[Hashable, Any] = field(default_factory=dict)
+Known = dict[Hashable, Any]
+"""What searches find of groups that are alike but for names, which orders of a network share: by
+what was asked, of which run of layers, and with which cut. It has the numbers of `Repeats`, too."""
 
 
 class GroupSearch:
@@ -101,10 +97,11 @@ class GroupSearch:
             for layer in index.network.layers
         ]
         self.part_bytes = chip.capacity // PARTS
-        self.known, self.below = known or Known(), below
+        self.known: Known = {} if known is None else known
+        self.below = below
         # Of all that `dynamic_programming` looked at: its price, and what any groups would cost
         self.price = self.floor = 0
-        self._repeats = Repeats(index, self.known.runs)
+        self._repeats = Repeats(index, self.known)
         self._cuts: dict[tuple[int, int], list[Cut]] = {}
         # The last layer of the groups that were asked for last, and these by their cut.
         self._walked, self._walks = -1, dict[Cut, Walk]()
@@ -128,9 +125,9 @@ class GroupSearch:
 
     def _once(self, key: Hashable, find: Callable[[], Found]) -> Found:
         """Return what is found for a key, which is looked for once."""
-        if key not in self.known.found:
-            self.known.found[key] = find()
-        found: Found = self.known.found[key]
+        if key not in self.known:
+            self.known[key] = find()
+        found: Found = self.known[key]
         return found
 
     def step(self, walk: Walk, first: int) -> Step | None:
@@ -178,7 +175,7 @@ class GroupSearch:
         """Return a group with addresses; None if it finds no place in local memory."""
         planned = plan_group(self.index.group(first, last), cut, self.chip, self._placed)
         if planned is None:
-            self.known.found["cost", self._repeats.run(first, last), cut] = None
+            self.known["cost", self._repeats.run(first, last), cut] = None
         return planned
 
     def _placed(self, local: LocalMemory, planner: str) -> Plan | None:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from written_kernels import ALL, MAKE_S, SHAPE, WORK, ZERO, kernel, nest
+import written_kernels as written
+from written_kernels import ALL, HALF, MAKE_S, SHAPE, WORK, WORK_R, ZERO, kernel, nest
 
 
 def with_buffer(what: str, *body: str) -> str:
@@ -33,58 +34,6 @@ def sum_over(
 def idle(extent: int) -> str:
     """A loop that nothing depends on."""
     return kernel(nest(ALL, [f"O[{ALL}] = A[{ALL}]"], loops=[f"e in range({extent})"]))
-
-
-def truth_values() -> str:
-    """A working buffer of truth values."""
-    make = nest(ALL, [f"S[{ALL}] = A[{ALL}] > T.float32(1)"])
-    use = nest(ALL, [f"O[{ALL}] = T.Select(S[{ALL}], A[{ALL}], T.float32(1))"])
-    return kernel(make, use, buffers=[WORK.replace("float32", "bool")])
-
-
-def wider() -> str:
-    """A working buffer of wider elements than the result that replaces them."""
-    make = nest(ALL, [f'S[{ALL}] = T.exp(T.Cast("float64", A[{ALL}]))'])
-    use = nest(ALL, [f'O[{ALL}] = T.Cast("float32", S[{ALL}])'])
-    return kernel(make, use, buffers=[WORK.replace("float32", "float64")])
-
-
-def finite() -> str:
-    """A call that TVM declares nothing of, and that has no effect."""
-    value = f"T.Select(T.isfinite(A[{ALL}]), A[{ALL}], T.float32(1))"
-    return kernel(nest(ALL, [f"O[{ALL}] = {value}"]))
-
-
-def fewer_axes() -> str:
-    """A working buffer of three axes."""
-    make = nest("n, c, h", ["S[n, c, h] = A[n, c, h, 0] * T.float32(2)"])
-    use = nest(ALL, [f"O[{ALL}] = A[{ALL}] + S[n, c, h]"])
-    return kernel(make, use, buffers=['S = T.sblock_alloc_buffer((2, 2, 6), "float32")'])
-
-
-def one_element() -> str:
-    """A working buffer with an axis of one element, which is stored and read at 0."""
-    place = "S[0, c, h, w]"
-    make = nest("c, h, w", [f"{place} = A[0, c, h, w]", f"{place} = {place} * T.float32(2)"])
-    use = nest(ALL, [f"O[{ALL}] = A[{ALL}] + {place}"])
-    return kernel(make, use, buffers=['S = T.sblock_alloc_buffer((1, 2, 6, 4), "float32")'])
-
-
-def stored_twice() -> str:
-    """A working buffer that is stored twice."""
-    make = nest(ALL, [f"S[{ALL}] = A[{ALL}]", f"S[{ALL}] = S[{ALL}] * T.float32(2)"])
-    use = nest(ALL, [f"O[{ALL}] = S[{ALL}] + S[n, c, 5 - h, w]"])
-    return kernel(make, use, buffers=[WORK])
-
-
-def of_one_name() -> str:
-    """Two blocks of one name, of which one only moves elements."""
-    block = """for ln, lc, lh, lw in T.grid(2, 2, 6, 4):
-    with T.sblock("block"):
-        n, c, h, w = T.axis.remap("SSSS", [ln, lc, lh, lw])
-        """
-    use = "O[n, c, h, w] = S[n, c, h, w] + S[n, c, 5 - h, w]"
-    return kernel(block + "S[n, c, h, w] = A[n, c, h, w]", block + use, buffers=[WORK])
 
 
 def in_block(*lines: str, where: str = "") -> str:
@@ -216,3 +165,132 @@ REFUSED = {
     "blocks in one loop": (kernel(_SHARED_LOOP, buffers=[WORK]), "blocks share a loop"),
 }
 """Kernels, and what LayerGroup says of each where it leaves it alone."""
+
+FIRST = "S[0, c, h, w]"
+ONE_NAME = """for ln, lc, lh, lw in T.grid(2, 2, 6, 4):
+    with T.sblock("block"):
+        n, c, h, w = T.axis.remap("SSSS", [ln, lc, lh, lw])
+        """
+"""A block of one name with others, of which one only moves elements."""
+
+TAKEN = {
+    "a window": written.plain(1),
+    "two stores": written.stores(written.STATEMENTS[0], written.STATEMENTS[1:2]),
+    "an initial value and one summand": written.summed(1, written.HALF, written.HALF),
+    "an initial value that is read": written.summed(3, written.AT_S, written.AT_S),
+    "loops swapped": written.ordered("qp", "pq"),
+    "variables swapped": written.ordered("pq", "qp"),
+    "rows in no order": written.along("h * 5 % 6", ""),
+    "rows in no order, one in two": written.along("(h * h) % 6", "h % 2 == 1"),
+    "rows of a number that wraps": written.along(written.WRAPPED, ""),
+    "rows of which one needs many": written.along("T.if_then_else(h == 1, 5, h)", ""),
+    "rows swapped on the way": written.detour(written.SWAPPED),
+    "rows along the batch too": written.MIXED,
+    "rows of a quotient of floats": written.along(
+        "T.Cast('int32', T.Cast('float32', h) / T.float32(2) + T.float32(2.5))", ""
+    ),
+    "rows of an operation that is not known": written.along(
+        "T.Cast('int32', T.sqrt(T.Cast('float32', h)))", ""
+    ),
+    "two axes": kernel(
+        MAKE_S.replace("A[n, c", "A[c, n"),
+        nest(ALL, [f"R[{ALL}] = S[{ALL}] * A[c, n, h, w]"]),
+        nest(ALL, [f"O[{ALL}] = R[{ALL}] + A[{ALL}]"]),
+        buffers=[WORK, WORK_R],
+    ),
+    "two results of one operand": kernel(
+        MAKE_S,
+        nest(ALL, [f"v: T.let = S[{ALL}]", f"R[{ALL}] = v * {HALF}", f"O[{ALL}] = R[{ALL}] - v"]),
+        buffers=[WORK, WORK_R],
+    ),
+    "columns that are not needed": kernel(
+        MAKE_S.replace("A[n, c, h, w]", "A[n, c, T.max(h - 1, 0), w]"),
+        nest(ALL, [f"R[{ALL}] = S[n, c, h, T.max(w - 1, 0)] * {HALF}"]),
+        nest(ALL, [f"O[{ALL}] = T.if_then_else(w < 2, R[{ALL}], {HALF})"]),
+        buffers=[WORK, WORK_R],
+    ),
+    "the last of many summands": kernel(
+        MAKE_S,
+        nest(
+            ALL,
+            [f"O[{ALL}] = S[{ALL}] * T.Cast('float32', r + 2)"],
+            loops=["e in range(3)"],
+            axes=["r = T.axis.reduce(3, e)"],
+            init=f"v: T.let = A[{ALL}]",
+        ),
+        buffers=[WORK],
+    ),
+    "fewer elements": kernel(
+        MAKE_S,
+        nest("n, h, w", ["R[n, 0, h, w] = S[n, 1, h, w] * T.float32(2)"]),
+        nest(ALL, [f"O[{ALL}] = R[n, 0, h, w] + {HALF}"]),
+        buffers=[WORK, WORK_R.replace("2, 6", "1, 6")],
+    ),
+    "bindings": written.bindings(2),
+    "a block that declares nothing": written.undeclared("computes"),
+    "a table": written.looked_up("uint8"),
+    "loops of one": sum_over("e in T.serial(0, 1, step=1)", "spatial(1, e)"),
+    "an idle loop of one": idle(1),
+    "truth values": kernel(
+        nest(ALL, [f"S[{ALL}] = A[{ALL}] > T.float32(1)"]),
+        nest(ALL, [f"O[{ALL}] = T.Select(S[{ALL}], A[{ALL}], T.float32(1))"]),
+        buffers=[WORK.replace("float32", "bool")],
+    ),
+    "a buffer of fewer axes": kernel(
+        nest("n, c, h", ["S[n, c, h] = A[n, c, h, 0] * T.float32(2)"]),
+        nest(ALL, [f"O[{ALL}] = A[{ALL}] + S[n, c, h]"]),
+        buffers=['S = T.sblock_alloc_buffer((2, 2, 6), "float32")'],
+    ),
+    "an axis of one element": kernel(
+        nest("c, h, w", [f"{FIRST} = A[0, c, h, w]", f"{FIRST} = {FIRST} * T.float32(2)"]),
+        nest(ALL, [f"O[{ALL}] = A[{ALL}] + {FIRST}"]),
+        buffers=['S = T.sblock_alloc_buffer((1, 2, 6, 4), "float32")'],
+    ),
+    "a buffer that is stored twice": kernel(
+        nest(ALL, [f"S[{ALL}] = A[{ALL}]", f"S[{ALL}] = S[{ALL}] * T.float32(2)"]),
+        nest(ALL, [f"O[{ALL}] = S[{ALL}] + S[n, c, 5 - h, w]"]),
+        buffers=[WORK],
+    ),
+    "blocks of one name": kernel(
+        f"{ONE_NAME}S[{ALL}] = A[{ALL}]",
+        f"{ONE_NAME}O[{ALL}] = S[{ALL}] + S[n, c, 5 - h, w]",
+        buffers=[WORK],
+    ),
+    "wider numbers on the way": kernel(
+        nest(ALL, [f'S[{ALL}] = T.exp(T.Cast("float64", A[{ALL}]))']),
+        nest(ALL, [f'O[{ALL}] = T.Cast("float32", S[{ALL}])']),
+        buffers=[WORK.replace("float32", "float64")],
+    ),
+    "what is not finite": kernel(
+        nest(ALL, [f"O[{ALL}] = T.Select(T.isfinite(A[{ALL}]), A[{ALL}], T.float32(1))"])
+    ),
+    "a variable of no loop": sum_over("", "reduce(1, 0)"),
+}
+SCHEDULED = "are scheduled"
+ELSEWHERE = "reads its own result 'O' at another place"
+LEFT = {
+    "a scan": (written.scan("h", "spatial", True), ELSEWHERE),
+    "a scan along the batch": (written.scan("n", "spatial", False), ELSEWHERE),
+    "a declared scan": (written.scan("h", "scan", True), "writes an element more than once"),
+    "addresses": (written.addressed("1 - n, c, h, w"), "takes an address by 'tirx.address_of'"),
+    "a pointer": (written.pointer("call_pure_extern"), "takes an address"),
+    "a call": (written.pointer("call_extern"), "calls 'tirx.call_extern', which is not known"),
+    "constant places": (written.constant_places("pab"), "does not write at its own place"),
+    "two blocks": (written.two_blocks(True), "before it is written"),
+    "a loop inside": (written.LOOP_INSIDE, "holds a For"),
+    "a result that is read": (written.READ_BEHIND, ""),
+    "an input that is written": (
+        kernel(
+            nest(ALL, [f"O[{ALL}] = A[{ALL}] * A[{ALL}]"]),
+            nest(ALL, [f"A[{ALL}] = T.float32(1)"]),
+        ),
+        "writes what it is given",
+    ),
+    "a step": (written.bound("step"), SCHEDULED),
+    "a minimum": (written.bound("minimum"), "is not known"),
+    "a loop backwards": (written.bound("reversed"), SCHEDULED),
+    "a multiple of a loop": (written.bound("affine"), SCHEDULED),
+    "a predicate": (written.bound("predicate"), "has a predicate"),
+    "a predicate on rows": (written.bound("predicate on rows"), "has a predicate"),
+    **REFUSED,
+}

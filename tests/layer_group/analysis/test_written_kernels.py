@@ -73,70 +73,10 @@ def check(kernels, cuts, keep=False):
                 np.testing.assert_array_equal(ours, theirs, err_msg=text)
 
 
-TAKEN = {
-    "a window": written.plain(1),
-    "two stores": written.stores(written.STATEMENTS[0], written.STATEMENTS[1:2]),
-    "an initial value and one summand": written.summed(1, written.HALF, written.HALF),
-    "an initial value that is read": written.summed(3, written.AT_S, written.AT_S),
-    "loops swapped": written.ordered("qp", "pq"),
-    "variables swapped": written.ordered("pq", "qp"),
-    "rows in no order": written.along("h * 5 % 6", ""),
-    "rows in no order, one in two": written.along("(h * h) % 6", "h % 2 == 1"),
-    "rows of a number that wraps": written.along(written.WRAPPED, ""),
-    "rows of which one needs many": written.along("T.if_then_else(h == 1, 5, h)", ""),
-    "rows swapped on the way": written.detour(written.SWAPPED),
-    "rows along the batch too": written.mixed(),
-    "rows of a quotient of floats": written.along(
-        "T.Cast('int32', T.Cast('float32', h) / T.float32(2) + T.float32(2.5))", ""
-    ),
-    "rows of an operation that is not known": written.along(
-        "T.Cast('int32', T.sqrt(T.Cast('float32', h)))", ""
-    ),
-    "two axes": written.two_axes(),
-    "two results of one operand": written.two_results(),
-    "columns that are not needed": written.some_columns(),
-    "the last of many summands": written.summed_over(),
-    "fewer elements": written.fewer_elements(),
-    "bindings": written.bindings(2),
-    "a block that declares nothing": written.undeclared("computes"),
-    "a table": written.looked_up("uint8"),
-    "loops of one": rules.sum_over("e in T.serial(0, 1, step=1)", "spatial(1, e)"),
-    "an idle loop of one": rules.idle(1),
-    "truth values": rules.truth_values(),
-    "a buffer of fewer axes": rules.fewer_axes(),
-    "an axis of one element": rules.one_element(),
-    "a buffer that is stored twice": rules.stored_twice(),
-    "blocks of one name": rules.of_one_name(),
-    "wider numbers on the way": rules.wider(),
-    "what is not finite": rules.finite(),
-    "a variable of no loop": rules.sum_over("", "reduce(1, 0)"),
-}
-SCHEDULED = "are scheduled"
-ELSEWHERE = "reads its own result 'O' at another place"
-LEFT = {
-    "a scan": (written.scan("h", "spatial", True), ELSEWHERE),
-    "a scan along the batch": (written.scan("n", "spatial", False), ELSEWHERE),
-    "a declared scan": (written.scan("h", "scan", True), "writes an element more than once"),
-    "addresses": (written.addressed("1 - n, c, h, w"), "takes an address by 'tirx.address_of'"),
-    "a pointer": (written.pointer("call_pure_extern"), "takes an address"),
-    "a call": (written.pointer("call_extern"), "calls 'tirx.call_extern', which is not known"),
-    "constant places": (written.constant_places("pab"), "does not write at its own place"),
-    "two blocks": (written.two_blocks(True), "before it is written"),
-    "a loop inside": (written.loop_inside(), "holds a For"),
-    "a result that is read": (written.read_behind(), ""),
-    "an input that is written": (written.written_input(), "writes what it is given"),
-    "a step": (written.bound("step"), SCHEDULED),
-    "a minimum": (written.bound("minimum"), "is not known"),
-    "a loop backwards": (written.bound("reversed"), SCHEDULED),
-    "a multiple of a loop": (written.bound("affine"), SCHEDULED),
-    "a predicate": (written.bound("predicate"), "has a predicate"),
-    "a predicate on rows": (written.bound("predicate on rows"), "has a predicate"),
-    **rules.REFUSED,
-}
-
-
 @pytest.mark.parametrize(
-    "kernels", [{name: (text, "") for name, text in TAKEN.items()}, LEFT], ids=["taken", "left"]
+    "kernels",
+    [{name: (text, "") for name, text in rules.TAKEN.items()}, rules.LEFT],
+    ids=["taken", "left"],
 )
 def test_what_is_taken_and_why_the_rest_is_left(kernels):
     mod = parsed(tuple(text for text, _ in kernels.values()))
@@ -148,6 +88,12 @@ def test_what_is_taken_and_why_the_rest_is_left(kernels):
         assert reason in middle.reason, (name, middle.reason)
 
 
+TWICE_DETOUR = written.kernel(
+    written.MAKE_S,
+    written.nest(written.ALL, [f"R[{written.ALL}] = S[{written.ALL}] * {written.HALF}"]),
+    written.nest(written.ALL, [f"O[{written.ALL}] = R[{written.ALL}] + R[n, c, 5 - h, w]"]),
+    buffers=[written.WORK, written.WORK_R],
+)
 PRODUCT = "T.Cast('float{0}', h) * T.float{0}(0.7)"
 
 
@@ -178,14 +124,14 @@ def test_rows_that_are_not_known_are_all_read():
 
 
 def test_a_buffer_takes_the_place_of_another_though_results_need_other_rows_of_both():
-    (block,) = read_networks(written.module([written.twice_detour()]))
+    (block,) = read_networks(written.module([TWICE_DETOUR]))
     memory = block.calls[block.network.layers[1].name].memory
     assert len(memory) == 3
     assert len(set(memory.values())) == 2
 
 
 def test_each_gives_the_same_in_a_group():
-    check(list(TAKEN.values()), [(2, 3)])
+    check(list(rules.TAKEN.values()), [(2, 3)])
 
 
 @swept(2, 60, st.lists(written.kernels(), min_size=3, max_size=6), CUTS, KEEPS)

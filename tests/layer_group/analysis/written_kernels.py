@@ -123,6 +123,7 @@ def hash_of(*parts: str) -> int:
 
 
 WORK = f'S = T.sblock_alloc_buffer({SHAPE}, "float32")'
+WORK_R = WORK.replace("S", "R", 1)
 MAKE_S = nest(ALL, [f"S[{ALL}] = T.exp(A[{ALL}])"])
 
 
@@ -249,7 +250,7 @@ def detour(index: str) -> str:
     """What is read at its own place, and at another row by a working buffer between."""
     between = nest(ALL, [f"R[{ALL}] = S[n, c, {index}, w] * T.float32(2)"])
     last = nest(ALL, [f"O[{ALL}] = S[{ALL}] + R[{ALL}] * R[{ALL}]"])
-    return kernel(MAKE_S, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
+    return kernel(MAKE_S, between, last, buffers=[WORK, WORK_R])
 
 
 def gaps(index: str = SWAPPED, other: str = HALF) -> str:
@@ -257,63 +258,7 @@ def gaps(index: str = SWAPPED, other: str = HALF) -> str:
     between = nest(ALL, [f"R[{ALL}] = S[n, c, {index}, w] * {other}"])
     read = "R[n, c, T.min(h * 2, 5), w]"
     last = nest(ALL, [f"O[{ALL}] = {read} * {read}"])
-    return kernel(MAKE_S, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
-
-
-def mixed() -> str:
-    """A working buffer whose first axis is read along the batch, and along rows."""
-    block = nest(ALL, [f"O[{ALL}] = S[{ALL}] + S[h % 2, c, n, w]"])
-    return kernel(MAKE_S, block, buffers=[WORK])
-
-
-def two_axes() -> str:
-    """What one stage reads along the batch, and two others along the channels."""
-    between = nest(ALL, [f"R[{ALL}] = S[{ALL}] * A[c, n, h, w]"])
-    last = nest(ALL, [f"O[{ALL}] = R[{ALL}] + A[{ALL}]"])
-    first = MAKE_S.replace("A[n, c", "A[c, n")
-    return kernel(first, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
-
-
-def fewer_elements() -> str:
-    """A working buffer made of a part of a larger one, element by element."""
-    between = nest("n, h, w", ["R[n, 0, h, w] = S[n, 1, h, w] * T.float32(2)"])
-    last = nest(ALL, [f"O[{ALL}] = R[n, 0, h, w] + {HALF}"])
-    return kernel(
-        MAKE_S, between, last, buffers=[WORK, WORK.replace("S", "R").replace("2, 6", "1, 6")]
-    )
-
-
-def two_results() -> str:
-    """A working buffer that two buffers of one block replace, each element read once."""
-    lines = [f"v: T.let = S[{ALL}]", f"R[{ALL}] = v * {HALF}", f"O[{ALL}] = R[{ALL}] - v"]
-    return kernel(MAKE_S, nest(ALL, lines), buffers=[WORK, WORK.replace("S", "R", 1)])
-
-
-def some_columns() -> str:
-    """A working buffer of which two columns are needed, and of what it is made of, one."""
-    first = MAKE_S.replace("A[n, c, h, w]", "A[n, c, T.max(h - 1, 0), w]")
-    between = nest(ALL, [f"R[{ALL}] = S[n, c, h, T.max(w - 1, 0)] * {HALF}"])
-    last = nest(ALL, [f"O[{ALL}] = T.if_then_else(w < 2, R[{ALL}], {HALF})"])
-    return kernel(first, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
-
-
-def summed_over() -> str:
-    """A loop that sums nothing, and begins with no store: each element is read many times."""
-    block = nest(
-        ALL,
-        [f"O[{ALL}] = S[{ALL}] * T.Cast('float32', r + 2)"],
-        loops=["e in range(3)"],
-        axes=["r = T.axis.reduce(3, e)"],
-        init=f"v: T.let = A[{ALL}]",
-    )
-    return kernel(MAKE_S, block, buffers=[WORK])
-
-
-def twice_detour() -> str:
-    """A working buffer in the place of another one, of which the result needs two rows."""
-    between = nest(ALL, [f"R[{ALL}] = S[{ALL}] * {HALF}"])
-    last = nest(ALL, [f"O[{ALL}] = R[{ALL}] + R[n, c, 5 - h, w]"])
-    return kernel(MAKE_S, between, last, buffers=[WORK, WORK.replace("S", "R", 1)])
+    return kernel(MAKE_S, between, last, buffers=[WORK, WORK_R])
 
 
 def constant_places(order: Sequence[str]) -> str:
@@ -332,18 +277,6 @@ def pointer(call: str) -> str:
     value = f'T.Cast("float32", T.{call}("int32", "memcmp", A.data, A.data, 4))'
     declared = ["T.reads(A[0:2, 0:2, 0:6, 0:4])", f"T.writes(O[{ALL}])"]
     return kernel(nest(ALL, [*declared, f"O[{ALL}] = A[{ALL}] + {value}"]))
-
-
-def read_behind() -> str:
-    """A result that a later block reads at another place, and a working buffer between."""
-    first = nest(ALL, [f"O[{ALL}] = A[{ALL}] + T.float32(1)"])
-    return kernel(first, nest(ALL, [f"S[{ALL}] = O[n, c, 5 - h, w]"]), buffers=[WORK])
-
-
-def written_input() -> str:
-    """A kernel that changes what it is given to read."""
-    first = nest(ALL, [f"O[{ALL}] = A[{ALL}] * A[{ALL}]"])
-    return kernel(first, nest(ALL, [f"A[{ALL}] = T.float32(1)"]))
 
 
 def two_blocks(declare: bool) -> str:
@@ -380,14 +313,25 @@ def bindings(by: int) -> str:
     return kernel(nest(ALL, lines))
 
 
-def loop_inside() -> str:
-    """A loop inside of the block."""
-    lines = [
-        f"O[{ALL}] = A[{ALL}]",
-        "for k in range(3):",
-        f"    O[{ALL}] = O[{ALL}] * T.float32(0.5) + A[n, c, h, k]",
-    ]
-    return kernel(nest(ALL, lines))
+MIXED = kernel(MAKE_S, nest(ALL, [f"O[{ALL}] = S[{ALL}] + S[h % 2, c, n, w]"]), buffers=[WORK])
+"""A working buffer whose first axis is read along the batch, and along rows."""
+
+LOOP_INSIDE = kernel(
+    nest(
+        ALL,
+        [
+            f"O[{ALL}] = A[{ALL}]",
+            "for k in range(3):",
+            f"    O[{ALL}] = O[{ALL}] * T.float32(0.5) + A[n, c, h, k]",
+        ],
+    )
+)
+READ_BEHIND = kernel(
+    nest(ALL, [f"O[{ALL}] = A[{ALL}] + T.float32(1)"]),
+    nest(ALL, [f"S[{ALL}] = O[n, c, 5 - h, w]"]),
+    buffers=[WORK],
+)
+"""A result that a later block reads at another place, and a working buffer between."""
 
 
 @st.composite
@@ -414,14 +358,12 @@ def kernels(draw: Any) -> str:
         st.builds(along, st.sampled_from(INDICES), st.sampled_from(("", "h % 2 == 1", "1 < h"))),
         st.builds(detour, st.sampled_from(INDICES)),
         st.builds(gaps),
-        st.builds(mixed),
+        st.sampled_from((MIXED, LOOP_INSIDE, READ_BEHIND)),
         st.builds(pointer, st.sampled_from(("call_extern", "call_pure_extern"))),
-        st.builds(read_behind),
         st.builds(constant_places, st.permutations(("p", "a", "b"))),
         st.builds(two_blocks, st.booleans()),
         st.builds(undeclared, st.sampled_from(("moves", "computes"))),
         st.builds(looked_up, st.sampled_from(("uint8", "int8", "int32"))),
         st.builds(bindings, st.integers(1, 3)),
-        st.builds(loop_inside),
     )
     return draw(st.one_of(*forms))
