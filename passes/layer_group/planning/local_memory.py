@@ -13,7 +13,7 @@ a meeting are not published, and the cost model charges nothing for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, combinations, product
@@ -133,13 +133,10 @@ def bank_conflicts(local: LocalMemory, steps: TimeSteps, plan: Plan) -> int:
     """Return in how many time steps operands, or an operand and a transfer, share a bank."""
     if not local.bank_bytes:
         return 0
-    banks = {
-        name: set(range(at // local.bank_bytes, (at + size - 1) // local.bank_bytes + 1))
-        for name, size in local.sizes.items()
-        for at in plan.offsets[name][:1]
-    }
+    banks = _Banks(local, {})
+    at = {name: plan.offsets[name][0] for name in local.sizes}
     return sum(
-        any(banks.get(one, set()) & banks.get(other, set()) for one, other in pairs | beside)
+        any(banks.meet(*pair, at) for pair in pairs | beside if at.keys() >= {*pair})
         for pairs, beside in used_at_once(steps)
     )
 
@@ -155,86 +152,81 @@ def in_banks(local: LocalMemory, steps: TimeSteps, plan: Plan) -> Plan:
             if one in weights and other in weights:
                 weights[one][other] += weight
                 weights[other][one] += weight
-    given = {name: plan.offsets[name][0] for name in local.sizes}
-    best = _Places(local, weights, given)
-    sizes, bank = local.sizes, local.bank_bytes
+    sizes, bank, banks = local.sizes, local.bank_bytes, _Banks(local, weights)
     steps_of = {name: sum(end - begin for begin, end in local.live[name]) for name in sizes}
     # The largest for the longest time first, or the largest that meet most.
     orders = (
         sorted(sizes, key=lambda x: -sizes[x] * steps_of[x]),
         sorted(sizes, key=lambda x: (-(sizes[x] // bank), -weights[x].total(), -sizes[x])),
     )
+    given = best = {name: plan.offsets[name][0] for name in sizes}
     for order in orders:
-        found = _Places(local, weights, {})
-        if all(map(found.place, order)) and found.cost < best.cost:
+        found = banks.placed(order)
+        if found is not None and banks.total(found) < banks.total(best):
             best = found
-        if best.cost == 0:
-            break
-    if best.at == given:
+    if best is given:
         return plan
-    offsets = {name: (best.at[name],) for name in local.sizes}
-    peak = max(best.at[name] + size for name, size in local.sizes.items())
+    offsets = {name: (best[name],) for name in sizes}
+    peak = max(best[name] + size for name, size in sizes.items())
     return replace(plan, offsets=offsets, peak=peak, status=Status.FEASIBLE)
 
 
-@dataclass(eq=False)
-class _Places:
-    """Places of some buffers; a place decides in how many banks its buffer is."""
+@dataclass(frozen=True, eq=False)
+class _Banks:
+    """The banks of a local memory, and what it costs to lie in them at places ``at``."""
 
     local: LocalMemory
     weights: Mapping[str, Counter[str]]  # The price of a bank that two buffers share
-    at: dict[str, int]
 
-    def __post_init__(self) -> None:
-        self._bank = self.local.bank_bytes
-        self._rows = {
-            name: {step for begin, end in self.local.live[name] for step in range(begin, end)}
-            for name in self.local.sizes
-        }
+    def _of(self, name: str, at: int) -> range:
+        bank = self.local.bank_bytes
+        return range(at // bank, (at + self.local.sizes[name] - 1) // bank + 1)
 
-    def least(self, name: str) -> int:
-        """Return in how many banks a buffer is at least."""
-        return -(-self.local.sizes[name] // self._bank)
+    def meet(self, one: str, other: str, at: Mapping[str, int]) -> bool:
+        """Return whether two buffers are in one bank."""
+        ours, theirs = self._of(one, at[one]), self._of(other, at[other])
+        return ours.start < theirs.stop and theirs.start < ours.stop
 
-    def _banks(self, name: str, at: int) -> range:
-        return range(at // self._bank, (at + self.local.sizes[name] - 1) // self._bank + 1)
-
-    def _cost_at(self, name: str, at: int) -> int:
-        """Return what a place costs: meetings with what is placed, and a bank that is crossed."""
-        banks = self._banks(name, at)
-        cost = int(len(banks) > self.least(name))
-        for other, weight in self.weights[name].items():
-            if other in self.at:
-                theirs = self._banks(other, self.at[other])
-                cost += weight if banks.start < theirs.stop and theirs.start < banks.stop else 0
-        return cost
-
-    @property
-    def cost(self) -> int:
-        """The cost of all places together; a meeting counts for both."""
-        return sum(self._cost_at(name, at) for name, at in self.at.items())
-
-    def place(self, name: str) -> bool:
-        """Put a buffer where it costs least with those that are placed; False if it has no room."""
-        size, unit, sizes = self.local.sizes[name], self.local.memory.alignment, self.local.sizes
-        capacity = self.local.memory.capacity or 0
-        taken = sorted(
-            (at, at + sizes[other])
-            for other, at in self.at.items()
-            if not self._rows[name].isdisjoint(self._rows[other])
+    def cost(self, name: str, at: Mapping[str, int]) -> int:
+        """Return what the place of a buffer costs with the others that are placed."""
+        least = -(-self.local.sizes[name] // self.local.bank_bytes)
+        crosses = int(len(self._of(name, at[name])) > least)
+        met = (
+            n
+            for other, n in self.weights[name].items()
+            if other in at and self.meet(name, other, at)
         )
-        starts, begin = set[int](), 0
-        for low, high in (*taken, (capacity, capacity)):
-            first, last = -(-begin // unit) * unit, (low - size) // unit * unit
-            if first <= last:  # At the ends of a gap, or of a bank in it.
-                banks = [
-                    at * self._bank for at in range(first // self._bank, low // self._bank + 1)
-                ]
-                ends = ((at - size) // unit * unit for at in banks)
-                starts.update((first, last, *(at for at in (*banks, *ends) if first <= at <= last)))
-            begin = max(begin, high)
-        chosen = min(sorted(starts), key=lambda at: self._cost_at(name, at), default=None)
-        if chosen is None:
-            return False
-        self.at[name] = chosen
-        return True
+        return crosses + sum(met)
+
+    def total(self, at: Mapping[str, int]) -> int:
+        """Return the cost of all places together; a meeting counts for both."""
+        return sum(self.cost(name, at) for name in at)
+
+    def placed(self, order: Iterable[str]) -> dict[str, int] | None:
+        """Put buffers, in an order, where each costs least; None if one has no room."""
+        unit, capacity = self.local.memory.alignment, self.local.memory.capacity or 0
+        sizes, bank, at = self.local.sizes, self.local.bank_bytes, dict[str, int]()
+        rows = {
+            name: {step for begin, end in self.local.live[name] for step in range(begin, end)}
+            for name in sizes
+        }
+        for name in order:
+            size = sizes[name]
+            taken = sorted(
+                (begin, begin + sizes[other])
+                for other, begin in at.items()
+                if not rows[name].isdisjoint(rows[other])
+            )
+            starts, begin = set[int](), 0
+            for low, high in (*taken, (capacity, capacity)):
+                first, last = -(-begin // unit) * unit, (low - size) // unit * unit
+                if first <= last:  # At the ends of a gap, or of a bank in it.
+                    banks = [each * bank for each in range(first // bank, low // bank + 1)]
+                    ends = ((end - size) // unit * unit for end in banks)
+                    inside = (each for each in (*banks, *ends) if first <= each <= last)
+                    starts.update((first, last, *inside))
+                begin = max(begin, high)
+            if not starts:
+                return None
+            at[name] = min(sorted(starts), key=lambda x: self.cost(name, at | {name: x}))
+        return at
