@@ -189,7 +189,7 @@ class _BlockReader:
     def _describe(
         self, read: _Kernel, inputs: Sequence[str], made: Sequence[str], number: int
     ) -> str | KernelCall:
-        """Return what makes a result, or why it is none that can be cut."""
+        """Return what makes a result, or why it cannot be cut."""
         (kernel, outputs), parameter, output = read, len(inputs) + number, made[number]
         shapes, bits, devices = self.names.shapes, self.names.bits, self.names.devices
         if self.device is None:

@@ -196,7 +196,7 @@ def _why_not(group: Group, cut: Cut, chip: Chip) -> str:
         most, name, letter = min(tight)
         counted = f"{most} slices along {letter!r} at most, not {cut.counts[letter]}"
         return f"layer {name!r} has {counted}"
-    roomy = replace(chip, memory=replace(chip.memory, capacity=1 << 62))
+    roomy = replace(chip, memory=replace(chip.memory, capacity=1 << 60))
     planned = plan_group(group, cut, roomy)
     if planned is None:
         return f"{cut} would part entries of the batch that lie in the same bytes"

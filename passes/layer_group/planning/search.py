@@ -59,8 +59,8 @@ HALOS = {"recompute": (False,), "keep": (True,), "cheapest": (False, True)}
 
 
 Known = dict[Hashable, Any]
-"""What searches find of groups that are alike but for names, which orders of a network share: by
-what was asked, of which run of layers, and with which cut. It has the numbers of `Repeats`, too."""
+"""Results for groups that are alike but for names, which searches of the orders of a network share:
+by what was asked, the number of the run of layers, and the cut. It has these numbers, too."""
 
 
 class GroupSearch:
