@@ -64,8 +64,7 @@ def layer_cycles(
     """Return the cycles of a layer that makes so many elements of its output."""
     if not elements:
         return 0
-    bits = max(index.tensors[name].bits for name in (*layer.inputs[:1], layer.output))
-    channels = index.channels[layer.output]
+    bits, channels = index.work_bits[layer.output], index.channels[layer.output]
     lines = -(-channels // lanes.count)
     # Elements if all lanes had a channel to work on.
     padded = -(-elements * lines * lanes.count // channels)

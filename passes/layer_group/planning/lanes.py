@@ -63,7 +63,7 @@ class Lanes:
 
     def can_be_cut(self, index: NetworkIndex, layer: Layer, cut: Cut, *, stored: bool) -> bool:
         """Return whether a layer of a group can be cut so; whether its result is stored there."""
-        if any(cut.counts[letter] > 1 for letter in layer.uncut):
+        if layer.uncut and any(cut.counts[letter] > 1 for letter in layer.uncut):
             return False
         if not stored:
             return True

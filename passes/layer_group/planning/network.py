@@ -122,6 +122,11 @@ class NetworkIndex:
         activations = (tensor for tensor in network.tensors if tensor.kind is Kind.ACTIVATION)
         self.least_bits = min((tensor.bits for tensor in activations), default=8)
         self._layouts = {layer.output: layer for layer in network.layouts}
+        # By the result of a layer: the bits of what it works on, which its cycles depend on.
+        self.work_bits = {
+            layer.output: max(self.tensors[x].bits for x in (*layer.inputs[:1], layer.output))
+            for layer in (*network.layers, *network.layouts)
+        }
         self.maker: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {name: [] for name in self.tensors}
         self._groups: dict[tuple[int, int], Group] = {}

@@ -197,7 +197,9 @@ class GroupSearch:
         cuts = [cut for cut in self.cuts(number, 1) if not cut.is_further]
         steps = [self.step(self.walk(number, cut), number) for cut in cuts]
         bounds = [(step.bound(1), at) for at, step in enumerate(steps) if step and step.fits]
-        best = self.cost(number, number, replace(cuts[0], part_bytes=self.part_bytes))
+        best = None
+        if part_loops(self.index.group(number, number), self.chip.lanes, self.part_bytes):
+            best = self.cost(number, number, replace(cuts[0], part_bytes=self.part_bytes))
         for bound, at in sorted(bounds):
             if best is not None and best.price <= max(bound, alone.price):
                 break

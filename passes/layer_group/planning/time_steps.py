@@ -117,6 +117,8 @@ def rebalance(
         computing - sum(transfer_cycles[t] for t in row.transfers)
         for row, computing in zip(steps.rows, compute_cycles, strict=True)
     ]
+    if min(slack) >= 0:
+        return steps
     touched = [row.touched(steps.group) for row in steps.rows]
     for source in range(len(slack)):
         while slack[source] < 0:
