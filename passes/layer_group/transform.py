@@ -13,7 +13,7 @@ from typing import Any
 from tvm import relax
 
 from passes.driver import FORMS, Form
-from passes.ir import IRModule, Pass, Target, as_target, first_line, make_pass, structural_walk, tir
+from passes.ir import IRModule, Pass, Target, as_target, first_line, make_pass, nodes_in, tir
 from passes.ir.operators import operator_name
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
 from passes.layer_group.analysis.stages import NOT_ANALYSED
@@ -274,10 +274,8 @@ def chip_of(options: LayerGroupOptions) -> Chip:
 
 def has_operators(mod: IRModule) -> bool:
     """Return whether a module has operators that are not calls of kernels yet."""
-    calls: list[tir.Call] = []
-    for function in mod.functions.values():
-        if isinstance(function, rx.Function):
-            structural_walk(function, [(tir.Call, calls.append)])
+    functions = (one for one in mod.functions.values() if isinstance(one, rx.Function))
+    calls = (call for function in functions for call in nodes_in(function, tir.Call))
     operators = (call.op for call in calls if operator_name(call.op))
     return any(operator.get_attr("FLegalize") is not None for operator in operators)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm.s_tir import Schedule, ScheduleError
 
-from passes.ir import IRModule, PrimFunc, element_type, tir
+from passes.ir import IRModule, PrimFunc, element_type, has_any, tir
 from passes.ir.operators import is_if_then_else
 from passes.layer_group.analysis.stages import (
     NotSliceableError,
@@ -142,11 +142,6 @@ def _is_movement(value: Any) -> bool:
     if not is_if_then_else(value):
         return isinstance(value, tir.Load)
     condition, *cases = value.args
-    return not holds_loads(condition) and all(
-        _is_movement(case) or not holds_loads(case) for case in cases
+    return not has_any(condition, tir.Load) and all(
+        _is_movement(case) or not has_any(case, tir.Load) for case in cases
     )
-
-
-def holds_loads(expr: Any) -> bool:
-    """Return whether an expression reads an element of a buffer."""
-    return any(map(tir.is_buffer, tir.undefined_vars(expr)))

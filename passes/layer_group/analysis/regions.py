@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from passes.ir import structural_walk, tir
+from passes.ir import nodes_in, tir
 from passes.layer_group.analysis.read_kernel import Kernel
 from passes.layer_group.analysis.stages import ElementLoad, Stage, variables_in
 from passes.layer_group.planning.spans import NOWHERE, AxisMap, AxisMaps, Ints, Spans
@@ -165,9 +165,7 @@ class NotAnIndexError(ValueError):
 
 def rounds_products(expr: Any) -> bool:
     """Return whether an expression has products of floats, which `values_of` may round or not."""
-    found: list[Any] = []
-    structural_walk(expr, [(tir.Mul, found.append)])
-    return any(str(product.ty.dtype).startswith("float") for product in found)
+    return any(str(product.ty.dtype).startswith("float") for product in nodes_in(expr, tir.Mul))
 
 
 def values_of(expr: Any, of: Mapping[int, Values], fused: bool = False) -> Values:

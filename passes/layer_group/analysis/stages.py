@@ -103,7 +103,7 @@ def at_place(indices: Sequence[Any], spatial: Sequence[tir.Var], extents: Sequen
 def known_shape(buffer: tir.Var) -> tuple[int, ...]:
     """Return the extents of a buffer; NotSliceableError if it breaks the rule for buffers."""
     ty = buffer.ty
-    if not all((_constant(extent) or 0) > 0 for extent in ty.shape):
+    if not all((tir.constant(extent) or 0) > 0 for extent in ty.shape):
         raise NotSliceableError(f"the shape of {buffer.name!r} is not known, or empty")
     if len(ty.strides) or not isinstance(ty.elem_offset, (tir.IntConstant, tir.Var)):
         raise NotSliceableError(f"{buffer.name!r} has strides or an offset")
@@ -153,14 +153,10 @@ def check_block(name: str, realize: tir.BlockRealize) -> None:
         raise NotSliceableError(f"block {name!r} matches buffers")
     if block.alloc_buffers and block.iter_vars:
         raise NotSliceableError(f"block {name!r} has buffers of its own")
-    if not _constant(realize.predicate):
+    if not tir.constant(realize.predicate):
         raise NotSliceableError(f"block {name!r} has a predicate")
     if any(str(key).startswith("pragma_") for key in block.annotations):
         raise NotSliceableError(f"block {name!r} has a pragma")
-
-
-def _constant(expr: Any) -> int | None:
-    return int(expr.value) if isinstance(expr, tir.IntConstant) else None
 
 
 def _in_order_of_loops(
@@ -171,8 +167,8 @@ def _in_order_of_loops(
     found: dict[int, tuple[Any, int]] = {}
     alone = []
     for item, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
-        extent = _constant(item.dom.extent)
-        if _constant(item.dom.min) != 0 or extent is None:
+        extent = tir.constant(item.dom.extent)
+        if tir.constant(item.dom.min) != 0 or extent is None:
             raise NotSliceableError(f"the shape of block {name!r} is not known")
         if extent == 1:
             alone.append((item, extent))
@@ -190,9 +186,9 @@ def _is_plain(loop: tir.Loop, extent: int) -> bool:
     return (
         int(loop.kind) == int(tir.LoopKind.SERIAL)
         and not loop.annotations
-        and (loop.step is None or _constant(loop.step) == 1)
-        and _constant(loop.min) == 0
-        and _constant(loop.extent) == extent
+        and (loop.step is None or tir.constant(loop.step) == 1)
+        and tir.constant(loop.min) == 0
+        and tir.constant(loop.extent) == extent
     )
 
 

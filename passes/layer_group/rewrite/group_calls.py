@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any
 
-from passes.ir import IRModule, structural_mutate, structural_visit, tir
+from passes.ir import IRModule, nodes_in, structural_mutate, tir
 from passes.layer_group.analysis.read_network import BlockNetwork
 from passes.layer_group.planning.network import Group
 from passes.layer_group.rewrite.group_function import GroupKernel
@@ -100,11 +100,8 @@ class _Node:
     @cached_property
     def used(self) -> set[int]:
         """The handles of the variables that the bindings use, and their types with them."""
-        found: list[tir.Var] = []
-        for binding in self.bindings:
-            structural_visit(binding.value, [(tir.Var, lambda var, _visitor: found.append(var))])
-            found.extend(rx.symbols_in_type(binding.var.ty))
-        return _handles(found)
+        symbols = (v for x in self.bindings for v in rx.symbols_in_type(x.var.ty))
+        return _handles([*symbols, *(v for x in self.bindings for v in nodes_in(x.value, tir.Var))])
 
     @cached_property
     def defined(self) -> set[int]:
@@ -212,15 +209,11 @@ def _handles(variables: Iterable[Any]) -> set[int]:
 
 def _drop_unused(before: IRModule, functions: dict[tir.GlobalVar, Any]) -> None:
     """Drop kernels that were called before and are not called any more."""
-    unused = _called(before.functions.values()) - _called(functions.values())
+
+    def called(mod: Iterable[Any]) -> set[str]:
+        return {str(name.name_hint) for func in mod for name in nodes_in(func, tir.GlobalVar)}
+
+    unused = called(before.functions.values()) - called(functions.values())
     for variable, function in list(functions.items()):
         if "global_symbol" not in function.attrs and str(variable.name_hint) in unused:
             del functions[variable]
-
-
-def _called(functions: Iterable[Any]) -> set[str]:
-    names: set[str] = set()
-    for function in functions:
-        on_global = (tir.GlobalVar, lambda variable, _visitor: names.add(str(variable.name_hint)))
-        structural_visit(function, [on_global])
-    return names

@@ -42,7 +42,7 @@ def blocks(changes: list[str]) -> NetworkIndex:
     return NetworkIndex(builder.network(*outputs, x))
 
 
-@pytest.mark.parametrize("change", sample(CHANGES, "wide", "far"))
+@pytest.mark.parametrize("change", sample(CHANGES, "far"))
 def test_what_is_known_of_a_group_holds_for_those_that_are_alike(change, monkeypatch):
     network = blocks(["", "", change, ""]).network
     found = plan_layer_groups(network, CHIP, halo="cheapest")

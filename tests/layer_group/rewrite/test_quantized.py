@@ -162,7 +162,7 @@ def test_sums_in_slices_are_scaled_where_they_lie(form, network):
     np.testing.assert_array_equal(run(new, args)[0], expected)
 
 
-IN_SWEEPS = ("float in between", "int16", "float16")
+IN_SWEEPS = ("dense", "float in between", "int16", "float16")
 
 
 @pytest.mark.parametrize(
