@@ -22,8 +22,7 @@ from passes.layer_group.planning.loops import PartLoop, Parts
 from passes.layer_group.planning.network import Layer
 from passes.layer_group.planning.planned_group import PlannedGroup
 from passes.layer_group.planning.slicing import TensorSlices, region_needed
-from passes.layer_group.planning.spans import Region
-from passes.layer_group.planning.time_steps import LOAD, Row, Transfer
+from passes.layer_group.planning.time_steps import LOAD, STORE, Row, Transfer
 from passes.layer_group.rewrite.kernel_slices import (
     LayerPart,
     laid_out,
@@ -149,28 +148,30 @@ class _Writer:
     # ---------------------------------------------------------------------------- transfers
 
     def _transfer(self, transfer: Transfer, slices: SliceValues) -> Any:
-        name, loads = transfer.tensor, transfer.kind == LOAD
-        moved = (self.planned.slices.tensors if loads else self.planned.slices.stored)[name]
-        copy = self._copy(name, moved.makes, loads, slices)
         # A tensor that is kept whole along a cut was moved with an earlier slice. Where cores share
         # channels, each of them has made what is stored here, and the first one stores it.
-        is_shared = self.cut.shared == CHANNELS and not loads
+        is_shared = self.cut.shared == CHANNELS and transfer.kind == STORE
         first = [tir.EQ(self.core, number(0))] if is_shared else []
-        return where(first, self._once(moved, copy, slices))
+        return where(first, self._once(self._moved(transfer), self._copy(transfer, slices), slices))
 
-    def _copy(self, name: str, parts: Region, loads: bool, slices: SliceValues) -> Any:
+    def _moved(self, transfer: Transfer) -> TensorSlices:
+        slices = self.planned.slices
+        return (slices.tensors if transfer.kind == LOAD else slices.stored)[transfer.tensor]
+
+    def _copy(self, transfer: Transfer, slices: SliceValues) -> Any:
         """Return loops that load a part of a tensor, or store it."""
+        name, parts = transfer.tensor, self._moved(transfer).makes
         local, outside = self.local[name], self.parameters[name]
         for axis, (held, part) in enumerate(zip(local.held, parts, strict=True)):
             check_covers(held, part, f"tensor {name!r} is moved, axis {axis}")
         loops, at = loops_over(parts, slices)
         place = local.indices(at, slices)
-        if loads:
+        if transfer.kind == LOAD:
             given = laid_out(self.layouts[name], at) if name in self.layouts else at
             copy = tir.Store(local.buffer, tir.new_load(outside, given), place)
         else:
             copy = tir.Store(outside, tir.new_load(local.buffer, place), at)
-        return self._apart(nest(loops, copy), "load" if loads else "store")
+        return self._apart(nest(loops, copy), transfer.kind)
 
     def _apart(self, loops: Any, name: str) -> Any:
         """Return a call of loops that a CPU is to run; the loops themselves for a chip."""
@@ -201,34 +202,31 @@ class _Writer:
             return self._once(made, self._part(layers[-1], slices), slices)
         # Equal loops of a network share one function: it holds the loop over the parts, too.
         name = f"{layers[-1].operator}_parts"
-        done = in_order([self._apart(self._loop(loop, one, slices), name) for one in loop.loops])
+        done = in_order([self._apart(self._loop(row, one, slices), name) for one in loop.loops])
         return self._once(made, done, slices) if len(layers) == 1 else done
 
-    def _loop(self, loop: PartLoop, one: PartLoop, slices: SliceValues) -> Any:
-        """Return one of the loops over parts that are in the place of a loop and its second one."""
-        tensors, stored = self.planned.slices.tensors, self.planned.slices.stored
-        layer_of = {layer.name: layer for layer in self.group.layers}
-        then = one.parts if one is loop.then else None
+    def _loop(self, row: Row, one: PartLoop, slices: SliceValues) -> Any:
+        """Return the loop over parts of a time step, or its second one."""
+        parts, then = one.parts, one.parts if one is not row.loop else None
 
         def computed(layer: Layer, at: SliceValues) -> Any:
-            statement = self._part(layer, at, loop, then)
-            if len(loop.layers) == 1:
+            statement = self._part(layer, at, row.loop, then)
+            if len(row.layers) == 1:
                 return statement
-            return self._once(tensors[layer.output], statement, at)
+            return self._once(self.planned.slices.tensors[layer.output], statement, at)
 
         def values(at: Any) -> SliceValues:
-            parts = one.parts
             part = at if parts.cores == 1 else self.core * number(parts.turns) + at
             return SliceValues(self.cut, slices.number, part)
 
         # A part is loaded in the turn before it is computed, and stored in the one after.
         ahead = int(bool(one.loads))
-        work: list[tuple[int, Write]] = [
-            (ahead + 1, partial(self._copy, name, stored[name].makes, False)) for name in one.stores
-        ]
-        work += [(ahead, partial(computed, layer_of[name])) for name in one.layers]
-        work += [(0, partial(self._copy, name, tensors[name].makes, True)) for name in one.loads]
-        return in_turns("part", one.parts.turns, work, values)
+        moved = [(x.kind, partial(self._copy, x)) for x in row.transfers if x.loop is one]
+        layers = [x for x in map(self.group.layers.__getitem__, row.layers) if x.name in one.layers]
+        work: list[tuple[int, Write]] = [(ahead + 1, copy) for kind, copy in moved if kind == STORE]
+        work += [(ahead, partial(computed, layer)) for layer in layers]
+        work += [(0, copy) for kind, copy in moved if kind == LOAD]
+        return in_turns("part", parts.turns, work, values)
 
     def _part(
         self,
@@ -262,21 +260,21 @@ class _Writer:
             loops = [part.loops(stage, slices) for stage in stages]
             return self._apart(in_order(loops), f"{layer.operator}_slice")
 
-        if loop is None or loop.summed is None or not loop.sums(layer.name):
+        if loop is None or not loop.sums(layer.name):
             return where(filled, computed(call.stages))
         summing, *rest = call.stages
         if then is not None:
             return where(filled, computed(rest))
         # The sum begins with the first part, and the stages that read it run with the last one.
         begin = replace(summing, inner=(), init=None, body=summing.init)
-        added = replace(part, summed=loop.summed.made)
+        added = replace(part, summed=loop.parts.made)
         at = slices.index[CHANNELS]
         statements = [
             where([tir.EQ(at, number(0))], computed([begin], added)),
             computed([replace(summing, init=None)], added),
         ]
         if rest and loop.then is None:
-            statements.append(where([tir.EQ(at, number(loop.summed.count - 1))], computed(rest)))
+            statements.append(where([tir.EQ(at, number(loop.parts.count - 1))], computed(rest)))
         return where(filled, in_order(statements))
 
     def _buffers(
