@@ -138,7 +138,8 @@ class GroupSearch:
     def floors(self, first: int, last: int) -> dict[int, tuple[int, int]]:
         """Return what groups cost and move at least, however they are cut, by their first layer.
 
-        They end with layer `last`. What is moved in parts may share one start-up.
+        They end with layer `last`. What is moved in parts may share one start-up, and rows that no
+        layer reads count, too.
         """
         index, pipe, found = self.index, self.chip.machine[TRANSFERS], dict[int, tuple[int, int]]()
         moved, computing, loaded = 0, 0, set[str]()

@@ -53,8 +53,12 @@ def check_walk(network, cut, capacity=1 << 24):
     chip = Chip(replace(T8, capacity=capacity), MACHINE)
     last = len(network.layers) - 1
     walk = Walk(index, chip, last, cut)
+    floors = GroupSearch(index, chip, "cheapest").floors(0, last)
     for first in range(last, -1, -1):
         step = walk.to(first)
+        if whole := plan_group(index.group(first, last), Cut(), chip):
+            assert floors[first][0] <= whole.cost.price
+            assert floors[first][1] == whole.cost.moved
         planned = plan_group(index.group(first, last), cut, chip)
         assert not planned or (step and step.fits)
         if planned:
