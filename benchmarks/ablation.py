@@ -34,9 +34,8 @@ from passes.layer_group.planning import (
     planned_group,
     search,
 )
-from passes.layer_group.planning.layer_groups import plan_layer_groups
+from passes.layer_group.planning.layer_groups import plan_layer_groups, tail_to_head
 from passes.layer_group.planning.network import Network
-from passes.layer_group.planning.search import tail_to_head
 
 
 def without_balance() -> Any:

@@ -17,11 +17,16 @@ from passes.ir import IRModule, Pass, Target, as_target, first_line, make_pass, 
 from passes.ir.operators import operator_name
 from passes.layer_group.analysis.read_network import BlockNetwork, read_networks
 from passes.layer_group.analysis.stages import NOT_ANALYSED
-from passes.layer_group.planning.layer_groups import LayerGroups, plan_layer_groups, with_layouts
+from passes.layer_group.planning.layer_groups import (
+    SEARCHES,
+    LayerGroups,
+    plan_layer_groups,
+    with_layouts,
+)
 from passes.layer_group.planning.network import NetworkIndex, Repeats
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.saved import as_text, read_groups
-from passes.layer_group.planning.search import HALOS, SEARCHES, Progress, silent
+from passes.layer_group.planning.search import HALOS, Progress, silent
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import GroupKernel, group_kernel
 from passes.layer_group.rewrite.local_buffers import SCOPE

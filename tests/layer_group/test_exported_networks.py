@@ -14,8 +14,9 @@ from network_inputs import inputs_of
 from operator_modules import check_against_stock
 from tvm.target import Target
 
+from passes.layer_group.planning.layer_groups import SEARCHES
 from passes.layer_group.planning.network import NetworkIndex
-from passes.layer_group.planning.search import HALOS, SEARCHES
+from passes.layer_group.planning.search import HALOS
 from passes.layer_group.transform import LayerGroupOptions, plan_groups
 from passes.planning import verify
 from tvm_ext import workloads

@@ -5,20 +5,68 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, product
+from itertools import groupby, islice, product
 from typing import Any
 
 from passes.layer_group.planning.cost import Cost, total
-from passes.layer_group.planning.cut import Cut
+from passes.layer_group.planning.cut import ROWS, Cut
 from passes.layer_group.planning.local_memory import in_banks, lane_bytes
 from passes.layer_group.planning.network import Kind, Network, NetworkIndex
 from passes.layer_group.planning.planned_group import PORTFOLIO, Chip, PlannedGroup, sliced
 from passes.layer_group.planning.saved import SavedGroup, in_order_of, plan_saved
-from passes.layer_group.planning.search import HALOS, SEARCHES, GroupSearch, Known, Progress, silent
+from passes.layer_group.planning.search import (
+    HALOS,
+    GroupSearch,
+    Known,
+    Progress,
+    dynamic_programming,
+    silent,
+)
 
 FEW_LAYERS, NEAR = 48, 1.05
 """Other orders than a network's own are tried if it has no more layers than the first, and its
 groups cost more than the second times what any groups would."""
+
+
+def tail_to_head(search: GroupSearch, first: int, last: int) -> list[PlannedGroup | int]:
+    """Cut the layers from `first` to `last`, taking the longest group that fits from the end.
+
+    It is cut into the fewest slices, shared by all cores if they can be: the batch is cut before
+    the rows. (tpu-mlir, ``GroupMethod``: "simple".) The result is as `dynamic_programming` has it.
+    """
+    parts: list[PlannedGroup | int] = []
+    end = last
+    while end >= first:
+        group = _longest(search, end, max(first, end + 1 - search.most_layers))
+        parts.append(end if group is None else group)
+        end = (end if group is None else group.group.first) - 1
+    return parts[::-1]
+
+
+def _longest(search: GroupSearch, last: int, first: int) -> PlannedGroup | None:
+    """Return the longest group that ends with a layer and fits, in the fewest slices.
+
+    It begins with layer `first` or later, and has two layers at least. Where halos may be kept or
+    not, it is the longer group, or else the one of fewer cycles.
+    """
+    found, begin = None, last
+    for cut in (cut for cores in search.sharing for cut in search.cuts(last, cores)):
+        fitting = list[PlannedGroup]()
+        for keep_rows in search.keeps if cut.counts[ROWS] > 1 else search.keeps[:1]:
+            walk = search.walk(last, replace(cut, keep_rows=keep_rows))
+            number = last
+            while number >= first and (step := search.step(walk, number)) and step.fits:
+                number -= 1
+            plans = (search.plan(n, last, walk.cut) for n in range(number + 1, begin))
+            fitting += islice(filter(None, plans), 1)
+        if fitting:
+            found = min(fitting, key=lambda x: (x.group.first, x.cost.cycles))
+            begin = found.group.first
+    return found
+
+
+SEARCHES = {"dynamic_programming": dynamic_programming, "tail_to_head": tail_to_head}
+"""The searches, by name."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from sweeps import sample
 from test_local_memory import MACHINE, T8
 
 from passes.layer_group.planning.cut import Cut, slice_counts
-from passes.layer_group.planning.layer_groups import by_dependencies, plan_layer_groups
+from passes.layer_group.planning.layer_groups import SEARCHES, by_dependencies, plan_layer_groups
 from passes.layer_group.planning.network import NetworkIndex
 from passes.layer_group.planning.planned_group import Chip, Walk, plan_group
-from passes.layer_group.planning.search import HALOS, SEARCHES, GroupSearch
+from passes.layer_group.planning.search import HALOS, GroupSearch
 from passes.planning import check
 from target_hw.sophgo import CHIPS, MACHINES
 
