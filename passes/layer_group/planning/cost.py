@@ -73,15 +73,15 @@ def layer_cycles(
     return max(machine[LANES].cycles(work, bits), -(-padded // together))
 
 
-def moved_bytes(slices: GroupSlices, name: str, kind: str) -> int:
-    """Return the bytes of a tensor that are loaded or stored for all slices together."""
-    tensor, cut = slices.group.tensor(name), slices.cut
-    if kind != LOAD:
-        return slices.group.index.bytes[name]
-    elements = slices.tensors[name].made_elements
-    if cut.by_channels and not slices.tensors[name].is_in_parts:
+def moved_bytes(slices: GroupSlices, transfer: Transfer) -> int:
+    """Return the bytes that are loaded or stored for all slices together."""
+    if transfer.kind != LOAD:
+        return slices.group.index.bytes[transfer.tensor]
+    loaded, cut = slices.tensors[transfer.tensor], slices.cut
+    elements = loaded.made_elements
+    if cut.by_channels and not loaded.is_in_parts:
         elements *= cut.cores  # Of what comes in parts, each core loads its own.
-    return -(-elements * tensor.bits // 8)
+    return -(-elements * loaded.tensor.bits // 8)
 
 
 def group_cost(
@@ -102,17 +102,18 @@ def group_cost(
     for row in steps.rows:
         layers = (slices.group.layers[at] for at in row.layers)
         computing.append(sum(_slice_cycles(slices, machine, lanes, layer) for layer in layers))
+        # Parts that come together start up once.
         at_once: dict[Hashable, list[Transfer]] = {}
         for one in row.transfers:
             at_once.setdefault((one.loop, one.kind) if one.loop else one, []).append(one)
-        for first, *others in at_once.values():
-            nbytes = sum(moved_bytes(slices, x.tensor, x.kind) for x in (first, *others))
+        for together in at_once.values():
+            first, nbytes = together[0], sum(moved_bytes(slices, x) for x in together)
             times = 1 if first.tensor in resident else cut.turns
             parts = None if first.loop is None else first.loop.parts
             pieces = times * cut.cores if parts is None else parts.count * cut.steps
             each = pipe.cycles(-(-nbytes // pieces)) * cut.cores
             moved += nbytes
-            transfers |= dict.fromkeys(others, 0)  # Parts that come together start up once.
+            transfers.update(dict.fromkeys(together, 0))
             transfers[first] = each * (1 if parts is None else parts.turns)
             # A layer waits for the first part that is loaded, and for the last one to be stored.
             computing[-1] += 0 if parts is None else each
@@ -148,16 +149,21 @@ def pipelined_cycles(
     middle = int(steps.pipelined)
     turns = slices + 2 * middle
 
+    # By row, for each transfer: the turn of its first time, the number of times, the cycles of one.
+    moved = [
+        [
+            (t.stage * middle, 1 if t.tensor in resident else slices, transfers[t])
+            for t in row.transfers
+        ]
+        for row in steps.rows
+    ]
+
     def turn(number: int) -> int:
         """Return the cycles of all rows in the turn of this number."""
-        cycles = 0
-        for row, compute in zip(steps.rows, computing, strict=True):
-            moving = 0
-            for transfer in row.transfers:
-                at = number - transfer.stage * middle
-                if at == 0 or (0 < at < slices and transfer.tensor not in resident):
-                    moving += transfers[transfer]
-            cycles += max(compute if 0 <= number - middle < slices else 0, moving)
+        runs, cycles = 0 <= number - middle < slices, 0
+        for row, compute in zip(moved, computing, strict=True):
+            moving = sum(n for begin, times, n in row if 0 <= number - begin < times)
+            cycles += max(compute if runs else 0, moving)
         return cycles
 
     # All turns between the first three and the last two are alike.

@@ -18,7 +18,7 @@ from passes.layer_group.planning.network import Group
 LOAD, STORE = "load", "store"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Transfer:
     """A tensor's slice that is loaded from global memory, or stored there."""
 
