@@ -162,7 +162,9 @@ def pipelined_cycles(
         """Return the cycles of all rows in the turn of this number."""
         runs, cycles = 0 <= number - middle < slices, 0
         for row, compute in zip(moved, computing, strict=True):
-            moving = sum(n for begin, times, n in row if 0 <= number - begin < times)
+            moving = 0
+            for begin, times, each in row:
+                moving += each if 0 <= number - begin < times else 0
             cycles += max(compute if runs else 0, moving)
         return cycles
 

@@ -23,7 +23,7 @@ from passes.layer_group.planning.network import (
 from target_hw.memory import MemoryScope
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lanes:
     """The lanes of a chip."""
 

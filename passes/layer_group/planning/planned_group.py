@@ -230,6 +230,7 @@ class Walk:
         self._moved = self._moving = 0  # Their sums
         self._last_stores = 0  # Cycles of a slice's stores of the last layer
         self._stay: dict[str, int] = {}  # Bytes a lane of weights that stay for all slices
+        self._staying = 0  # Their sum
         self._next: dict[str, int] = {}  # Bytes a lane of what else the next layer reads
         self._most = 0  # Bytes a lane, at most, that one layer needs beside what stays
 
@@ -262,10 +263,12 @@ class Walk:
         read = [self._slicer.tensors[name] for name in dict.fromkeys(layer.inputs)]
         for one in read:
             name, stays = one.tensor.name, turns > 1 and one.is_whole
+            nbytes = lanes.tensor_bytes(one.tensor, one.window)
             if stays and one.tensor.kind is Kind.WEIGHT:
-                self._stay[name] = lanes.tensor_bytes(one.tensor, one.window)
+                self._staying += nbytes - self._stay.get(name, 0)
+                self._stay[name] = nbytes
             else:
-                reads[name] = lanes.tensor_bytes(one.tensor, one.window)
+                reads[name] = nbytes
             loaded = -(-one.made_elements * one.tensor.bits // 8)
             edges += self._move(name, loaded, 1 if stays else turns)
         # A tensor that the next layer reads is there one step before.
@@ -277,7 +280,7 @@ class Walk:
         self._overlap = self._overlap or bool(again)
         if self._strict and any(one.is_made_too_often for one in again):
             return None
-        fits = self._most + sum(self._stay.values()) <= chip.capacity
+        fits = self._most + self._staying <= chip.capacity
         return Step(self._moving, self._computing, edges, self._moved, fits, self._overlap)
 
     def _move(self, name: str, nbytes: int, times: int) -> int:

@@ -144,11 +144,11 @@ class GroupSearch:
         moved, computing, loaded = 0, 0, set[str]()
         for number in range(last, first - 1, -1):
             layer = index.network.layers[number]
-            stored = (layer.output,) if index.leaves(layer.output, last) else ()
-            moved -= index.bytes[layer.output] if layer.output in loaded else 0
-            more = {*layer.inputs} - loaded
-            moved += sum(index.bytes[name] for name in (*stored, *more))
-            loaded |= more
+            times = index.leaves(layer.output, last) - (layer.output in loaded)
+            moved += index.bytes[layer.output] * times
+            for name in dict.fromkeys(layer.inputs):
+                moved += 0 if name in loaded else index.bytes[name]
+            loaded.update(layer.inputs)
             computing += self.computing[number]
             moving = pipe.cycles(moved)
             found[number] = moving + max(moving, computing // self.chip.cores), moved

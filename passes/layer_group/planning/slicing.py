@@ -97,8 +97,8 @@ class TensorSlices:
     @cached_property
     def made_elements(self) -> int:
         """Elements that all slices make together, repeated ones each time."""
-        others = (part for part in self.makes if part.letter in ("", CHANNELS))
-        count = prod(int(part.spans.sizes.sum()) for part in others)
+        whole = (part.spans.hull for part in self.makes if part.letter in ("", CHANNELS))
+        count = prod(end - begin for begin, end in whole)
         for letter, slices in self.cut.counts.items():
             sizes = [part.spans.sizes for part in self.makes if part.letter == letter]
             if sizes:
