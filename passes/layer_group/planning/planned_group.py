@@ -166,7 +166,7 @@ def draft_slices(slices: GroupSlices, chip: Chip) -> Draft | None:
     if local.most_live > chip.capacity:
         return None
     cost, final = group_cost(slices, steps, chip.machine, chip.lanes, sizes)
-    if final != steps:
+    if final.rows != steps.rows:
         # A transfer that was moved holds its bytes for longer.
         moved = of_time_steps(slices, final, chip.memory, sizes)
         if moved.most_live <= chip.capacity:

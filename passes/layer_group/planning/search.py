@@ -289,7 +289,8 @@ class _Cheapest:
                 continue  # Without cut rows there is no halo.
             if cut.is_further and not unfit:
                 return
-            won, unfit = self.try_all(cut := replace(cut, keep_rows=keep_rows))
+            cut = replace(cut, keep_rows=True) if keep_rows else cut
+            won, unfit = self.try_all(cut)
             # Fewer columns at a time are more of them that two slices need: with more rows?
             taller = won
             while taller and cut.is_further and cut.h > 1:

@@ -144,10 +144,11 @@ def rebalance(
             transfers[to].append(transfer)
             slack[source] += transfer_cycles[transfer]
             slack[to] -= transfer_cycles[transfer]
-    pairs = [(row, tuple(after)) for row, after in zip(steps.rows, transfers, strict=True)]
-    if all(row.transfers == after for row, after in pairs):
-        return steps
-    return replace(steps, rows=tuple(replace(row, transfers=after) for row, after in pairs))
+    rows = [
+        row if [*row.transfers] == after else replace(row, transfers=tuple(after))
+        for row, after in zip(steps.rows, transfers, strict=True)
+    ]
+    return replace(steps, rows=tuple(rows))
 
 
 Live = tuple[tuple[int, int], ...]
