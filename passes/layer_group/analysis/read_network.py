@@ -21,6 +21,7 @@ from passes.layer_group.analysis.read_kernel import Kernel, read_kernel
 from passes.layer_group.analysis.stages import NOT_ANALYSED
 from passes.layer_group.planning.cut import FIRST, LETTERS
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
+from passes.layer_group.planning.spans import AxisMaps
 from passes.relax import OpaqueValues, functions_in_order, rx
 
 _Kernel = tuple[Kernel, Mapping[int, KernelCall]]
@@ -148,7 +149,8 @@ class _BlockReader:
         self.bindings[name] = at
         source = None if self.refused or isinstance(found, str) else found
         if source is None:
-            maps = tuple((None,) * len(self.names.shapes[one] or ()) for one in inputs)
+            ranks = (len(self.names.shapes[one] or ()) for one in inputs)
+            maps: tuple[AxisMaps, ...] = tuple((None,) * rank for rank in ranks)
         else:
             inputs = [inputs[p] for p in source.inputs]
             maps, self.calls[name] = source.maps, source

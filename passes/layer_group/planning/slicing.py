@@ -147,22 +147,20 @@ def slice_group(group: Group, cut: Cut, loops: Mapping[str, PartLoop] | None = N
     for layer in reversed(group.layers):
         slicer.add(layer, stored=group.index.leaves(layer.output, group.last))
     slices = slicer.slices(group)
-    return replace(slices, loops=loops, **_in_parts(slices, loops)) if loops else slices
+    return _in_parts(slices, loops) if loops else slices
 
 
-def _in_parts(
-    slices: GroupSlices, loops: Mapping[str, PartLoop]
-) -> dict[str, dict[str, TensorSlices]]:
-    """Return the slices of all tensors, and of what is stored, with the parts of `loops`."""
+def _in_parts(slices: GroupSlices, loops: Mapping[str, PartLoop]) -> GroupSlices:
+    """Return the slices of a group with the parts of loops."""
     tensors, stored = dict(slices.tensors), dict(slices.stored)
     for loop in (loop for name, loop in loops.items() if name == loop.layers[0]):
         held = {name: parts.held for name, parts in loop.moved.items()}
         held |= {name: parts.made for name, parts in loop.between.items()}
-        for name, parts in (loop.made | loop.moved).items():
+        for name, parts in {**loop.made, **loop.moved}.items():
             tensors[name] = tensors[name].in_parts(parts.axis, parts.made, held.get(name))
         for name, parts in loop.stores.items():
             stored[name] = stored[name].in_parts(parts.axis, parts.made)
-    return {"tensors": tensors, "stored": stored}
+    return replace(slices, tensors=tensors, stored=stored, loops=loops)
 
 
 class Slicer:
