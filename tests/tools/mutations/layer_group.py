@@ -107,8 +107,6 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("LayerGroup groups: what a walk leaves out", f"{_PLANNING}/planned_group.py",
          ("Walk._add", "Walk._move", "Step.bound"),
          (f"{_TESTS}/planning/test_search.py",)),
-    Rule("LayerGroup groups: what any cut costs at least", f"{_PLANNING}/search.py",
-         ("GroupSearch.floors",), (f"{_TESTS}/planning/test_search.py",)),
     Rule("effects: what overwrites its arguments", "passes/relax/bindings.py",
          ("OpaqueValues.overwrite_arguments",),
          (f"{_LEFT}::test_a_call_in_place_leaves_its_block_alone",)),
