@@ -126,13 +126,13 @@ def test_level_1_costs_in_one_loop_where_a_store_holds_what_the_load_waits_for()
     assert found == [2419, 2899, 5296]
 
 
-@swept(30, 1500, st.integers(1, 4), st.integers(1, 9), durations)
+@swept(30, 600, st.integers(1, 4), st.integers(1, 9), durations)
 def test_a_better_level_never_takes_longer(outer, extent, times):
     found = spans(blocks(outer, extent, *times))
     assert found["no reuse"] == found["level 2"] <= found["level 1"] <= found["level 0"]
 
 
-@swept(30, 1500, st.integers(1, 20), durations)
+@swept(30, 600, st.integers(1, 20), durations)
 def test_in_one_loop_level_1_loses_nothing_whatever_the_durations(extent, times):
     # Every cycle of waits has as many steps as it spans iterations, so its mean is no more than
     # the busiest pipe's.

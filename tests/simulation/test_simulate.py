@@ -43,7 +43,7 @@ def spread(program, times):
     return tuple(steps)
 
 
-@swept(20, 1000, planned_kernels())
+@swept(20, 400, planned_kernels())
 def test_it_agrees_with_a_clock_that_ticks(kernel):
     program, problem, plan = kernel
     expected = ticked(program, problem, plan)
@@ -56,7 +56,7 @@ def test_it_agrees_with_a_clock_that_ticks(kernel):
     assert [(run.begin, run.end) for run in found.timeline] == expected
 
 
-@swept(12, 625, planned_kernels(most_extent=3), st.integers(5, 40))
+@swept(12, 250, planned_kernels(most_extent=3), st.integers(5, 40))
 def test_skipping_a_steady_state_changes_nothing(kernel, times):
     program, problem, plan = kernel
     program = spread(program, times)
@@ -73,7 +73,7 @@ def run_through(program, problem, plan):
     return simulate(program, [(problem, plan)], MACHINE, timeline=10**9)
 
 
-@swept(20, 1000, planned_kernels())
+@swept(20, 400, planned_kernels())
 def test_no_run_is_shorter_than_its_bounds_and_no_reuse_makes_it_faster(kernel):
     program, problem, plan = kernel
     found = simulate(program, [(problem, plan)], MACHINE)
@@ -85,7 +85,7 @@ def test_no_run_is_shorter_than_its_bounds_and_no_reuse_makes_it_faster(kernel):
     assert sum(stall.cycles for stall in found.stalls) <= sum(pipe.idle for pipe in found.pipes)
 
 
-@swept(15, 750, planned_kernels(), st.data())
+@swept(15, 300, planned_kernels(), st.data())
 def test_bytes_of_its_own_for_one_buffer_never_cost_time(kernel, data):
     program, problem, plan = kernel
     name = data.draw(st.sampled_from([buffer.name for buffer in problem.buffers]))
@@ -96,7 +96,7 @@ def test_bytes_of_its_own_for_one_buffer_never_cost_time(kernel, data):
     assert after.makespan <= before.makespan
 
 
-@swept(15, 750, planned_kernels())
+@swept(15, 300, planned_kernels())
 def test_where_every_wait_is_counted_a_pipe_is_idle_only_for_a_wait_or_at_its_end(kernel):
     program, problem, plan = kernel
     found = run_through(program, problem, plan)
