@@ -100,7 +100,7 @@ def write_document(stream: TextIO, given: str, plan: Plan) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, of which no key is given twice."""
+    """Return a JSON object that gives no key twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
