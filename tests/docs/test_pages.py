@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -69,13 +70,17 @@ def test_every_link_leads_somewhere(page):
             assert anchor in anchors(target), f"{page.name}: {link}"
 
 
-FILES = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if ".venv" not in str(path)]
+@cache
+def files() -> list[str]:
+    """Return the names of the project's files in Python, and not of an environment beside them."""
+    folders = (path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != ".")
+    return [str(path.relative_to(ROOT)) for each in folders for path in each.rglob("*.py")]
 
 
 @pytest.mark.parametrize("page", named(PAGES))
 def test_every_file_that_is_named_is_there(page):
     for name in re.findall(r"`([\w./]+/[\w.]+\.py)`", page.read_text(encoding="utf-8")):
-        assert any(path == name or path.endswith(f"/{name}") for path in FILES), name
+        assert any(path == name or path.endswith(f"/{name}") for path in files()), name
 
 
 # ------------------------------------------------------------------------------------- Python
