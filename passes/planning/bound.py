@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from passes.planning.buffer import Buffer, common, join_ranges
-from passes.planning.problem import Ints as Ints
+from passes.planning.columns import Ints
 from passes.planning.problem import Problem
 from target_hw.memory import round_up, settle
 

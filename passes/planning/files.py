@@ -36,9 +36,10 @@ import numpy.typing as npt
 
 from passes.planning.buffer import Buffer
 from passes.planning.clocks import Moment, concurrent_lives
+from passes.planning.columns import Columns, Ints
 from passes.planning.memories import MemoriesPlan, MemoriesProblem, Traffic
 from passes.planning.plan import OffsetColumn, Plan
-from passes.planning.problem import Columns, Ints, Problem
+from passes.planning.problem import Problem
 from target_hw.memory import MemoryScope
 
 REQUIRED_COLUMNS = ("id", "lower", "upper", "size")

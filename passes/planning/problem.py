@@ -16,13 +16,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from passes.planning.buffer import ADDRESS_LIMIT, Buffer, Penalty, live_together
+from passes.planning.columns import Columns, Ints
 from passes.planning.html_table import html_table
 from target_hw.memory import MemoryScope, is_byte_count, is_list
 
-Ints = npt.NDArray[np.int64]
 PlacedSlot = tuple[int, int, int]  # Its offset in bytes, the index of its buffer, its number
 
 SLOT_LIMIT = 1 << 31
@@ -57,50 +56,6 @@ class InPlacePair:
         fewer, more = sorted((self.source, self.destination), key=lambda buffer: buffer.slots)
         may_be_equal = self.has_equal_slots or fewer.may_widen
         return may_be_equal and (more.slots == 1 or self.source.rotates_with(self.destination))
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """A problem's buffers as arrays, for what looks at all of them at once."""
-
-    names: Sequence[str]  # Of each buffer: its name, bytes of a slot, alignment, slots
-    sizes: Ints
-    alignments: Ints
-    slots: Ints
-    begins: Ints  # Of each live range, buffer by buffer: where it begins and ends, whose it is
-    ends: Ints
-    owners: Ints
-
-    @classmethod
-    def of(cls, buffers: Sequence[Buffer]) -> Columns:
-        """Return the columns of some buffers."""
-        rows = [(b.size, b.alignment, b.slots, len(b.live)) for b in buffers]
-        sizes, alignments, slots, ranges = np.array(rows, np.int64).reshape(-1, 4).T.copy()
-        bounds = np.array([live for b in buffers for live in b.live], np.int64).reshape(-1, 2)
-        owners = np.repeat(np.arange(len(rows)), ranges)
-        begins, ends = bounds.T.copy()
-        return cls([b.name for b in buffers], sizes, alignments, slots, begins, ends, owners)
-
-    @cached_property
-    def places(self) -> tuple[Ints, Ints, Ints]:
-        """The distinct positions, sorted; of each live range, those of its begin and its end."""
-        bounds = np.concatenate((self.begins, self.ends))
-        positions, places = np.unique(bounds, return_inverse=True)
-        return positions, places[: len(self.begins)], places[len(self.begins) :]
-
-    def lives_of(self, counts: Ints) -> tuple[Ints, Ints]:
-        """Return the lives of all slots, slot by slot, of buffers with so many slots each.
-
-        Of each life, these are the live range and the number of the slot.
-        """
-        if len(self.owners) == len(counts) == counts.sum():
-            return self.owners, self.owners
-        owner = np.repeat(np.arange(len(counts)), counts)
-        first, stop = (np.searchsorted(self.owners, owner, side) for side in ("left", "right"))
-        slots = np.repeat(np.arange(len(owner)), stop - first)
-        return np.arange(len(slots)) + np.repeat(
-            stop - np.cumsum(stop - first), stop - first
-        ), slots
 
 
 class Sharing:
@@ -221,17 +176,7 @@ class Problem:
             """Make the buffers of a table."""
             if name != "buffers" or not self.is_table:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            columns = self.columns
-            lives = zip(columns.begins.tolist(), columns.ends.tolist(), strict=True)
-            rows = zip(
-                columns.names,
-                columns.sizes.tolist(),
-                lives,
-                columns.alignments.tolist(),
-                strict=True,
-            )
-            made = tuple(Buffer(name, size, (live,), unit) for name, size, live, unit in rows)
-            return vars(self).setdefault("buffers", made)
+            return vars(self).setdefault("buffers", self.columns.buffers())
 
     def _list(self, what: str) -> tuple[Any, ...]:
         given = getattr(self, what)

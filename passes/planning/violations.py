@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from passes.planning.buffer import ADDRESS_LIMIT, Buffer, Penalty
+from passes.planning.columns import Ints
 from passes.planning.plan import OffsetColumn, Plan
-from passes.planning.problem import Ints, Problem
+from passes.planning.problem import Problem
 from target_hw.memory import as_plain, is_byte_count
 
 FEW_LIVES = 200  # Lives up to which each is held against each
@@ -168,42 +169,25 @@ def _misplaced(problem: Problem, plan: Plan, buffer: Buffer) -> Iterator[Violati
         yield Violation("pinned", (name,), message)
 
 
-class _Placed(NamedTuple):
-    """One slot of a buffer at its bytes."""
-
-    begin: int
-    end: int
-    buffer: str
-    slot: int
-
-
 def _overlapping(problem: Problem, plan: Plan, slots: _Slots) -> Iterator[Violation]:
     """Yield each pair of slots that share bytes while both are live, except rightly in place."""
     in_place = {frozenset(pair) for pair in problem.in_place}
-    seen = set()
+    seen: set[frozenset[int]] = set()
     firsts = np.cumsum(slots.counts) - slots.counts
-    for pair_of_slots in _live_overlaps(problem, slots):
-        first, second = (
-            _Placed(
-                int(slots.begins[at]),
-                int(slots.ends[at]),
-                problem.columns.names[slots.owners[at]],
-                at - int(firsts[slots.owners[at]]),
-            )
-            for at in pair_of_slots
-        )
-        pair = frozenset((first, second))
-        if pair in seen:
+    called = problem.columns.names
+    for pair in _live_overlaps(problem, slots):
+        if frozenset(pair) in seen:
             continue
-        seen.add(pair)
-        names = (first.buffer, second.buffer)
-        where = f"[{first.begin}, {first.end}) and [{second.begin}, {second.end})"
+        seen.add(frozenset(pair))
+        names = called[slots.owners[pair[0]]], called[slots.owners[pair[1]]]
+        where = " and ".join(f"[{slots.begins[at]}, {slots.ends[at]})" for at in pair)
         if frozenset(names) not in in_place:
             message = f"{names[0]!r} and {names[1]!r} are live together and overlap: {where}"
             yield Violation("overlap", names, message)
             continue
         counts = [len(plan.offsets[name]) for name in names]
-        if first.begin != second.begin or first.slot != second.slot or counts[0] != counts[1]:
+        places = {(int(slots.begins[at]), at - int(firsts[slots.owners[at]])) for at in pair}
+        if len(places) > 1 or counts[0] != counts[1]:
             message = f"{names[0]!r} and {names[1]!r} are in place, but not at one offset: {where}"
             if counts[0] != counts[1]:
                 message += f" of {counts[0]} and of {counts[1]}"

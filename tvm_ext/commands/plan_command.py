@@ -13,6 +13,7 @@ from typing import TextIO
 
 from passes.planning import Budget, Problem, documents, does_not_fit, files
 from target_hw.memory import MemoryScope
+from tvm_ext import progress
 from tvm_ext.commands import command_options as common
 from tvm_ext.named_planners import known_planners, planners_for
 from tvm_ext.report.memory_view import MemoryView, planned
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     common.check_writable(arguments.table, arguments.output, arguments.json)
     common.check_memories(arguments)
     common.budget_of(arguments)  # A wrong limit is an error before anything is read.
+    progress.say("planning")  # It needs no TVM.
     limit: float = arguments.time_limit
     output = arguments.output
     clock = [time.monotonic()]

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from passes.planning.bound import Ints as Ints
 from passes.planning.bound import lower_bound
 from passes.planning.buffer import LiveRange, live_together
+from passes.planning.columns import Ints as Ints
 from passes.planning.plan import OffsetColumn, Plan, Status
 from passes.planning.problem import Problem
 from target_hw.memory import ByteRange, settle
@@ -118,7 +118,7 @@ class BlockList:
             "alignment": self.alignment_array,
             "begin": begins[by_begin],
             "end": ends[by_begin],
-            "until": places_among(begins[by_begin], ends[by_begin]),
+            "until": np.searchsorted(begins[by_begin], ends[by_begin]),
             "owner": owners[by_begin],
             "piece_begins": np.searchsorted(owners, np.arange(len(self) + 1)),
             "piece": rank,
@@ -320,17 +320,6 @@ def widened(problem: Problem, counts: Mapping[str, int]) -> Problem:
         return problem
     buffers = tuple(replace(b, slots=counts.get(b.name, b.slots)) for b in problem.buffers)
     return replace(problem, buffers=buffers)
-
-
-def places_among(ascending: Ints, values: Ints) -> Ints:
-    """Return how many of some ascending numbers are below each value.
-
-    Values in ascending order are found several times as fast, where there are a million.
-    """
-    order = np.argsort(values, kind="stable")
-    places = np.empty(len(values), dtype=np.int64)
-    places[order] = np.searchsorted(ascending, values[order])
-    return places
 
 
 class NewMemory:

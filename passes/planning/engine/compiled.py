@@ -73,13 +73,13 @@ class BoundLoop(Generic[State]):
 
 
 LOOPS = (
-    "passes.planning.memories.filling_loop",
     "passes.planning.planners.allocation_loop",
-    "passes.planning.planners.canonical_loop",
     "passes.planning.planners.first_fit_loop",
+    "passes.planning.planners.canonical_loop",
     "passes.planning.planners.relocation_loop",
+    "passes.planning.memories.filling_loop",
 )
-"""The modules whose `advance` is compiled."""
+"""The modules whose `advance` is compiled, those of the largest tables first."""
 
 
 def is_loaded(function: Callable[..., None]) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 from passes.planning.bound import live_at
 from passes.planning.buffer import LiveRange
 from passes.planning.engine import compiled
-from passes.planning.engine.blocks import UNPLACED, BlockList, places_among
+from passes.planning.engine.blocks import UNPLACED, BlockList
 from passes.planning.engine.compiled import Room
 from passes.planning.planner import BudgetTracker
 from passes.planning.planners import canonical_loop as loop
@@ -101,8 +101,8 @@ class FeasibilityCheck:
         They are fewer than `WHOLE_BLOCKS`, or none.
         """
         first, last, owners = self._block_list.pieces
-        positions = np.sort(np.concatenate((first, last)))
-        begins, ends = places_among(positions, first), places_among(positions, last)
+        positions, places = np.unique(np.concatenate((first, last)), return_inverse=True)
+        begins, ends = places[: len(first)], places[len(first) :]
         live = live_at(begins, ends, self._block_list.size_array[owners], len(positions))
         is_free = np.zeros(len(self._block_list), dtype=bool)
         is_free[self._free] = True
