@@ -28,6 +28,9 @@ from passes.planning import (
 
 Ints = npt.NDArray[np.int64]
 
+_Price = tuple[Buffer, Buffer, int, int]
+"""Two buffers, and the costs of a `Penalty` of them."""
+
 DEPENDENCE = 1  # Cost of one wait of a pipeline for another, because of bytes that both use
 STALL = 2  # Cost on top of it of one iteration in which a multi-buffered buffer waits for a slot
 MOST_RUNS = 1 << 24  # More count as so many where costs are weighed, so that sums do not overflow
@@ -66,7 +69,7 @@ def with_level_penalties(problem: Problem) -> Problem:
     if math.comb(len(problem.buffers), 2) > LISTED:
         return problem
     costs, numbers = LevelCosts(problem), np.arange(len(problem.buffers))
-    found = (p for n in numbers.tolist() for p in costs.penalties(n, numbers > n))
+    found = (p for n in numbers.tolist() for p in costs.at(n, numbers > n))
     return _with_penalties(problem, found)
 
 
@@ -77,10 +80,14 @@ def with_penalties_due(problem: Problem, offsets: Mapping[str, tuple[int, ...]])
     return _with_penalties(problem, _sharing_at_a_cost(problem, offsets))
 
 
-def _with_penalties(problem: Problem, penalties: Iterable[Penalty]) -> Problem:
-    """Return `problem` with the penalties of pairs that have none."""
+def _with_penalties(problem: Problem, prices: Iterable[_Price]) -> Problem:
+    """Return `problem` with penalties of the pairs that have none."""
     listed = {frozenset((p.first, p.second)) for p in problem.penalties}
-    added = [p for p in penalties if frozenset((p.first, p.second)) not in listed]
+    added = [
+        Penalty(one.name, two.name, *costs)
+        for one, two, *costs in prices
+        if frozenset((one.name, two.name)) not in listed
+    ]
     return replace(problem, penalties=(*problem.penalties, *added))
 
 
@@ -151,12 +158,12 @@ class LevelCosts:
                 cost[at], in_step[at] = listed
         return others, cost, in_step
 
-    def penalties(self, number: int, among: npt.NDArray[np.bool_]) -> Iterator[Penalty]:
+    def at(self, number: int, among: npt.NDArray[np.bool_]) -> Iterator[_Price]:
         """Yield what it costs a buffer to share bytes with some others, where it costs anything."""
         buffers = self._problem.buffers
         found = self._prices(number, among, self._together(number))
-        for other, *costs in zip(*(each.tolist() for each in found), strict=True):
-            yield Penalty(buffers[number].name, buffers[other].name, *costs)
+        for other, cost, in_step in zip(*(each.tolist() for each in found), strict=True):
+            yield buffers[number], buffers[other], cost, in_step
 
     def _together(self, number: int) -> npt.NDArray[np.bool_]:
         columns = self._problem.columns
@@ -208,9 +215,7 @@ def reuse_of(
     penalized = {frozenset((p.first, p.second)) for p in problem.penalties}
     known = f"; {without}" if without else ""
     worst = {buffer.name: Reuse(2) for buffer in problem.buffers}
-    index, buffers = problem.index, problem.buffers
-    for penalty in _sharing_at_a_cost(problem, offsets):
-        one, two = buffers[index[penalty.first]], buffers[index[penalty.second]]
+    for one, two, *_ in _sharing_at_a_cost(problem, offsets):
         first, second = (one, two) if one.live[0][0] <= two.live[0][0] else (two, one)
         paid = frozenset((first.name, second.name)) in penalized
         level, why = _level(first, second, offsets, paid)
@@ -249,7 +254,7 @@ def _in_step(one: Buffer, two: Buffer, offsets: Mapping[str, tuple[int, ...]]) -
 
 def _sharing_at_a_cost(
     problem: Problem, offsets: Mapping[str, tuple[int, ...]]
-) -> Iterator[Penalty]:
+) -> Iterator[_Price]:
     """Yield what is paid where two buffers share a byte, in the order of the buffers."""
     buffers, costs = problem.buffers, LevelCosts(problem)
     places = [(at, n) for n, b in enumerate(buffers) if b.size for at in offsets[b.name]]
@@ -262,4 +267,4 @@ def _sharing_at_a_cost(
         shared = np.zeros(len(buffers), dtype=bool)
         shared[owner[met]] = True
         shared[: number + 1] = False
-        yield from costs.penalties(number, shared)
+        yield from costs.at(number, shared)

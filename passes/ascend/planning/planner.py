@@ -16,6 +16,7 @@ from passes.ascend.planning.levels import LevelCosts, pipes_conflict, reuse_of, 
 from passes.ascend.planning.mirror import bytes_apart, mirror
 from passes.ascend.planning.mirror_entries import Entry, Strategy, granule, sequence
 from passes.planning import (
+    ADDRESS_LIMIT,
     Budget,
     BudgetTracker,
     InPlacePair,
@@ -106,6 +107,8 @@ def _with_levels(problem: Problem, budget: Budget) -> Plan:
     free = [p for p in problem.sharing.pairs if not pipes_conflict(p.source.use, p.destination.use)]
     apart, in_place, merged = (entries_of(problem, pairs) for pairs in ((), free, None))
     for entries in (apart, in_place):
+        if sum(entry.size * entry.slots for entry in entries) > (problem.capacity or ADDRESS_LIMIT):
+            continue
         plan = plan_of(_sequential(problem, entries))
         if plan.fits and plan.penalty == 0:
             return replace(plan, reuse=reuse_of(problem, plan.offsets))

@@ -318,7 +318,10 @@ def widened(problem: Problem, counts: Mapping[str, int]) -> Problem:
     """
     if all(problem.buffers[problem.index[name]].slots == counts[name] for name in counts):
         return problem
-    buffers = tuple(replace(b, slots=counts.get(b.name, b.slots)) for b in problem.buffers)
+    buffers = tuple(
+        b if counts.get(b.name, b.slots) == b.slots else replace(b, slots=counts[b.name])
+        for b in problem.buffers
+    )
     return replace(problem, buffers=buffers)
 
 
