@@ -71,7 +71,6 @@ class _LevelFit:
             self._of[[problem.index[member.name] for member in entry.members]] = number
         self._offsets: dict[int, list[int]] = {}  # Of each placed entry
         self._counts = np.zeros(len(entries) + 1, dtype=np.int64)  # Of them
-        self._is_placed = np.zeros(len(problem.buffers), dtype=bool)
         reserved = problem.memory.reserved
         # The slots that are placed, and reserved bytes as if of one more entry, by their begins and
         # by their ends: rows of (low, high, entry, slot).
@@ -91,7 +90,6 @@ class _LevelFit:
             if not may_overflow and max(offsets) + self._entries[number].size > self._capacity:
                 return None
             self._offsets[number], self._counts[number] = offsets, len(offsets)
-            self._is_placed[self._of == number] = True
             self._add_all(number, offsets)
         return {
             member.name: tuple(self._offsets[number])
@@ -127,10 +125,8 @@ class _LevelFit:
         entry = self._entries[number]
         if not entry.size:
             return [0] * entry.slots
-        self._row = self._costs.row(entry.members, self._of, len(self._entries), self._is_placed)
+        self._row = self._costs.row(entry.members, self._of, len(self._entries), self._apart)
         self._row.hard[[number, len(self._entries)]] = True
-        if self._apart:
-            self._row.hard[:] |= self._row.cost > 0
         unit = math.lcm(*map(self._problem.alignment_of, entry.members))
         found = [self._cheapest(entry, 0, unit)]
         for slot in range(1, entry.slots):
@@ -138,7 +134,7 @@ class _LevelFit:
             found.append(self._cheapest(entry, slot, unit))
         if entry.slots > 1:
             self._take_back(number)
-        cost = self._cost(entry, found)
+        cost = 0 if self._apart else self._cost(entry, found)
         for wide in self._wider(entry, found) if cost else ():
             if self._is_free(entry, wide, unit) and self._cost(entry, wide) < cost:
                 found, cost = wide, self._cost(entry, wide)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -122,6 +123,7 @@ class LevelCosts:
         }
         self._loop = np.array([loops[use.loop] for use in uses], dtype=np.int64)
         self._slots = problem.columns.slots
+        self._classes = lru_cache(maxsize=64)(self._of_class)
         self._runs = np.array([min(use.runs, MOST_RUNS) for use in uses], dtype=np.int64)
         self._groups = np.array([groups[buffer.name] for buffer in buffers], dtype=np.int64)
         self._listed: list[dict[int, tuple[int, int]]] = [{} for _ in buffers]
@@ -136,48 +138,47 @@ class LevelCosts:
             self._separated[one].append(two)
             self._separated[two].append(one)
 
-    def _prices(
-        self, number: int, among: npt.NDArray[np.bool_], together: npt.NDArray[np.bool_]
-    ) -> tuple[Ints, Ints, Ints]:
-        """Return the buffers `among` some that share with one at a cost, and its two costs.
+    def _of_class(self, kind: int, loop: int, runs: int, slots: int) -> tuple[Ints, Ints]:
+        """Return `_prices` as they are for buffers of one use and number of slots, all apart."""
+        in_loop = (self._loop == loop) & bool(loop)
+        several = in_loop & (np.maximum(self._slots, slots) > 1)
+        waits = self._waits[kind] * np.where(in_loop, np.minimum(self._runs, runs), 1)
+        return waits * (DEPENDENCE + STALL * several), waits * DEPENDENCE
 
-        The second cost is that where equal slots share; `together` are live together with the one.
+    def _prices(self, number: int, together: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+        """Return the cost of sharing bytes with each buffer, and that where equal slots share.
+
+        `together` are the buffers that are live together with the one that is asked about.
         """
-        waits = self._waits[int(self._kind[number])] & (self._groups != self._groups[number])
-        waits &= ~together
-        waits[self._separated[number]] = False
-        waits[list(self._listed[number])] = True
-        others = np.flatnonzero(waits & among)
-        in_loop = (self._loop[others] == self._loop[number]) & bool(self._loop[number])
-        several = in_loop & (np.maximum(self._slots[others], self._slots[number]) > 1)
-        in_step = np.where(in_loop, np.minimum(self._runs[others], self._runs[number]), 1)
-        in_step, cost = in_step * DEPENDENCE, in_step * (DEPENDENCE + STALL * several)
+        key = tuple(int(each[number]) for each in (self._kind, self._loop, self._runs, self._slots))
+        free = together | (self._groups == self._groups[number])
+        free[self._separated[number]] = True
+        cost, in_step = (np.where(free, 0, each) for each in self._classes(*key))
         for other, listed in self._listed[number].items():
-            if among[other]:
-                at = np.searchsorted(others, other)
-                cost[at], in_step[at] = listed
-        return others, cost, in_step
+            cost[other], in_step[other] = listed
+        return cost, in_step
 
     def at(self, number: int, among: npt.NDArray[np.bool_]) -> Iterator[_Price]:
         """Yield what it costs a buffer to share bytes with some others, where it costs anything."""
         buffers = self._problem.buffers
-        found = self._prices(number, among, self._together(number))
-        for other, cost, in_step in zip(*(each.tolist() for each in found), strict=True):
-            yield buffers[number], buffers[other], cost, in_step
+        cost, in_step = self._prices(number, self._together(number))
+        for other in np.flatnonzero(among & (cost > 0)).tolist():
+            yield buffers[number], buffers[other], int(cost[other]), int(in_step[other])
 
     def _together(self, number: int) -> npt.NDArray[np.bool_]:
-        columns = self._problem.columns
-        found = np.zeros(len(self._kind), dtype=bool)
+        columns, found = self._problem.columns, np.zeros(len(self._kind), dtype=bool)
+        if len(columns.owners) == len(found):  # Each has one live range.
+            begin, end = columns.begins[number], columns.ends[number]
+            found |= (columns.begins < end) & (begin < columns.ends)
+            return found
         for begin, end in self._problem.buffers[number].live:
             found[columns.owners[(columns.begins < end) & (begin < columns.ends)]] = True
         return found
 
-    def row(
-        self, members: Sequence[Buffer], groups: Ints, count: int, placed: npt.NDArray[np.bool_]
-    ) -> CostRow:
+    def row(self, members: Sequence[Buffer], groups: Ints, count: int, apart: bool) -> CostRow:
         """Return the row of buffers in place against `count` groups of buffers, and one more.
 
-        Only the buffers that are `placed` count.
+        They may not share where that has a cost, if they are to be `apart`.
         """
         hard = np.zeros(count + 1, dtype=bool)
         totals = np.zeros((2, count + 1), dtype=np.int64)
@@ -186,9 +187,12 @@ class LevelCosts:
             together = self._together(number)
             hard[groups[together]] = True
             hard[groups[self._separated[number]]] = True
-            others, *prices = self._prices(number, placed, together)
+            prices = self._prices(number, together)
+            if apart:
+                hard[groups[prices[0] > 0]] = True
+                continue
             for total, price in zip(totals, prices, strict=True):
-                total += np.bincount(groups[others], price, count + 1).astype(np.int64)
+                total += np.bincount(groups, price, count + 1).astype(np.int64)
         return CostRow(hard, *totals)
 
 
