@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.ir.transform import Pass, Sequential
 from tvm.target import Target
 
+from passes.ir.structural import structural_mutate
 from tvm_ext.relax_passes import relax_stages
 
 STOCK = relax.transform.StaticPlanBlockMemory()
@@ -83,7 +84,56 @@ def build(lowered: tvm.IRModule, plan: Pass | None, target: str = "llvm") -> rel
     return relax.VirtualMachine(compiled(lowered, plan, target), tvm.cpu())
 
 
-def run(vm: relax.VirtualMachine, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+class Machine:
+    """A virtual machine of its own, for the functions of a module under one of several plans."""
+
+    def __init__(self, library: tvm.runtime.Module, label: str) -> None:
+        self._label, self._machine = label, relax.VirtualMachine(library, tvm.cpu())
+        self.set_instrument = self._machine.set_instrument
+
+    def __getitem__(self, name: str) -> Any:
+        return self._machine[f"{self._label}{name}"]
+
+
+def build_each(lowered: tvm.IRModule, *plans: Pass | None) -> list[Machine]:
+    """Build a lowered module under each of some plans; kernels are compiled once for all."""
+    found = [planned(lowered, plan) for plan in plans]
+    library = compiled_together(lowered, found)
+    return [Machine(library, f"plan{at}_") for at in range(len(found))]
+
+
+def compiled_together(lowered: tvm.IRModule, found: Sequence[tvm.IRModule]) -> tvm.runtime.Module:
+    """Compile the functions of planned modules with the kernels of the module that was planned."""
+    functions: dict[tvm.ir.GlobalVar, Any] = {}
+    for mod in (lowered, *found):  # A plan may have variants of kernels.
+        functions |= {v: f for v, f in mod.functions.items() if not isinstance(f, relax.Function)}
+    for at, mod in enumerate(found):
+        functions |= _under_other_names(mod, f"plan{at}_")
+    return compiled(tvm.IRModule(functions, global_infos=lowered.global_infos), None)
+
+
+def _under_other_names(mod: tvm.IRModule, label: str) -> dict[tvm.ir.GlobalVar, relax.Function]:
+    """Return the Relax functions of a module with a label before their names."""
+    named = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
+    new = {str(v.name_hint): tvm.ir.GlobalVar(label + str(v.name_hint)) for v in named}
+    for variable in named:
+        relax.expr._update_type(new[str(variable.name_hint)], variable.ty)
+
+    def rename(variable: tvm.ir.GlobalVar, _mutator: object) -> tvm.ir.GlobalVar:
+        return new.get(str(variable.name_hint), variable)
+
+    callbacks = [(tvm.ir.GlobalVar, rename)]
+    return {
+        new[str(v.name_hint)]: structural_mutate(f, callbacks).with_attr(
+            "global_symbol", label + str(v.name_hint)
+        )
+        for v, f in named.items()
+    }
+
+
+def run(
+    vm: relax.VirtualMachine | Machine, name: str, arrays: Sequence[np.ndarray]
+) -> list[np.ndarray]:
     """Call a function; return its results, tuples flattened, once all of them have been made."""
     result = vm[name](*[tvm.runtime.tensor(array) for array in arrays])
     return [tensor.numpy().copy() for tensor in flat(result)]

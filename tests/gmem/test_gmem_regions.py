@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from llvm_level import at_level
 from relax_programs import parse
-from relax_runs import KEPT, build, flat, lower, lower_source, planned, run
+from relax_runs import KEPT, build_each, flat, lower, lower_source, planned, run
 from saved_json import saved_json
 from small_modules import RESHAPES, module, read, weights_module
 from sweeps import sample
@@ -299,7 +299,7 @@ e = R.concat((d, d), axis=0)
     shared = [piece for piece in found.placement[0] if results & set(piece.offsets)]
     assert any(len(piece.offsets) > 1 for piece in shared) or "make" in how or "keep" in how
     relax.analysis.well_formed(planned(lowered, GMEMAllocate()))
-    plain, ours = build(lowered, None), build(lowered, GMEMAllocate())
+    plain, ours = build_each(lowered, None, GMEMAllocate())
     KEPT.clear()
     kept = []
     for seed in (0, 1, 2):

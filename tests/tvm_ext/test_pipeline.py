@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 import tvm
+from chain import NETWORK
 from llvm_level import at_level
 from network_inputs import entry_of, inputs_of
 from program_text import program
@@ -227,7 +228,7 @@ def test_no_pipeline_allocates_more_than_the_stock_one():
 
 def test_the_relax_pipeline_has_a_name_in_tvm():
     """It is that of the target that is built for, and takes its options as TVM's pipelines do."""
-    mod = NARROW.build()
+    mod = tvm.script.from_source(NETWORK)
     with tvm.target.Target("llvm"):
         by_name = relax.get_pipeline("tvm_ext", fuse=False)(mod)
         own = tvm_ext.relax_pipeline("llvm", fuse=False)(mod)

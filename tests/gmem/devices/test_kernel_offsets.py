@@ -10,7 +10,7 @@ import pytest
 import tvm
 from measured_memory import allocated_at
 from relax_programs import SIZES, parse, relax_sources
-from relax_runs import STOCK, build, lower_source, planned, run
+from relax_runs import STOCK, build_each, lower_source, planned, run
 from small_modules import module, placed, written_out
 from sweeps import sample, swept
 from tvm import relax, tirx
@@ -23,6 +23,8 @@ from passes.relax.kernel_arguments import kernel_uses
 from passes.relax.tensors import AllocatedTensor
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.transform import GMEMAllocate
+
+IN_KERNELS = GMEMAllocate(target="llvm", offsets="kernel")
 
 PROGRAM = """
 @T.prim_func(s_tir=True)
@@ -71,7 +73,7 @@ def test_programs_with_branches_and_packed_functions_compute_the_same():
     lowered = lower_source(PROGRAM)
     lowered["reshape"] = lowered["reshape"].with_attr("global_symbol", "reshape")
     before = lowered.script()
-    ours = planned(lowered, GMEMAllocate(target="llvm", offsets="kernel"))
+    ours = planned(lowered, IN_KERNELS)
     relax.analysis.well_formed(ours)
     assert lowered.script() == before
     text = ours["main"].script()
@@ -80,7 +82,7 @@ def test_programs_with_branches_and_packed_functions_compute_the_same():
     names = {str(variable.name_hint) for variable in ours.get_global_vars()}
     assert "reshape" in names, "others may call it"
     assert "sum" not in names
-    machines = [build(ours, None), build(lowered, None)]
+    machines = build_each(lowered, IN_KERNELS, None)
     rng = np.random.default_rng(0)
     for taken in (True, False):
         arrays = [rng.standard_normal((64, 64), dtype="float32"), np.array(taken)]
@@ -146,7 +148,7 @@ def main(x: R.Tensor((100,), "float32"), c: R.Tensor((), "bool")):
 
 def test_a_value_that_may_be_a_parameter_begins_with_its_memory():
     lowered = lower_source(PARAMETER_OR_TENSOR)
-    machines = [build(lowered, GMEMAllocate(target="llvm", offsets="kernel")), build(lowered, None)]
+    machines = build_each(lowered, IN_KERNELS, None)
     x = np.random.default_rng(0).standard_normal(100, dtype="float32")
     for taken in (True, False):
         mine, theirs = (run(machine, "main", [x, np.array(taken)]) for machine in machines)
@@ -156,9 +158,9 @@ def test_a_value_that_may_be_a_parameter_begins_with_its_memory():
 @swept(1, 150, relax_sources(keeps=False))
 def test_random_programs_compute_the_same(source: str):
     lowered = lower_source(source)
-    ours = planned(lowered, GMEMAllocate(target="llvm", offsets="kernel"))
+    ours = planned(lowered, IN_KERNELS)
     relax.analysis.well_formed(ours)
-    machines = [build(ours, None), build(lowered, None)]
+    machines = build_each(lowered, IN_KERNELS, None)
     rng = np.random.default_rng(0)
     for ways in range(4):
         arrays = [rng.standard_normal(size, dtype="float32") for size in SIZES]
@@ -182,11 +184,11 @@ def main(x: R.Tensor(("n", 64), "float32"), y: R.Tensor((64, 64), "float32")):
     main = lowered["main"]
     lowered[lowered.get_global_var("main")] = main.with_attr("tir_var_upper_bound", {"n": 8})
     lowered[tvm.ir.GlobalVar("large")] = main.with_attr(large)
-    ours = build(lowered, GMEMAllocate(target="llvm", offsets="kernel"))
+    machines = build_each(lowered, IN_KERNELS, None)
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((rows, 64), dtype="float32") for rows in (8, 64)]
     for name in ("main", "large"):
-        found, wanted = (run(machine, name, arrays) for machine in (ours, build(lowered, None)))
+        found, wanted = (run(machine, name, arrays) for machine in machines)
         np.testing.assert_equal(found, wanted)
 
 

@@ -8,7 +8,7 @@ import pytest
 import tvm
 from measured_memory import IdleMachine, allocated_at, vm_bytes
 from relax_programs import parse
-from relax_runs import STOCK, build, flat, lower, lower_source, planned, run
+from relax_runs import STOCK, build, build_each, flat, lower, lower_source, planned, run
 from runtime_shapes import RUNTIME_SHAPES
 from sweeps import sample
 
@@ -44,8 +44,8 @@ def check_network(name: str) -> None:
     mod = network.build()
     lowered = lower(mod)
     taken, results = [], []
-    for plan in (None, STOCK, GMEMAllocate(), GMEMAllocate(upper_bounds=network.sizes)):
-        machine = build(lowered, plan)
+    plans = None, STOCK, GMEMAllocate(), GMEMAllocate(upper_bounds=network.sizes)
+    for machine in build_each(lowered, *plans):
         found = results.append
 
         def call(machine=machine, found=found):
@@ -98,8 +98,8 @@ def test_functions_that_run_in_turns_share_what_is_large():
 def check_taken(lowered: tvm.IRModule, calls: dict[str, list[np.ndarray]]) -> int:
     """Hold what the pool takes for some calls, and their results, against the stock plan's."""
     taken, results = [], []
-    for plan in (STOCK, GMEMAllocate()):
-        machine, keep = build(lowered, plan), results.extend
+    for machine in build_each(lowered, STOCK, GMEMAllocate()):
+        keep = results.extend
         taken.append(
             vm_bytes(
                 machine, lambda m=machine, k=keep: [k(run(m, *call)) for call in calls.items()]
@@ -157,8 +157,8 @@ def test_a_storage_whose_size_comes_from_outside_ends_no_build():
     x = tvm.runtime.tensor(np.random.default_rng(0).random((64, 64), "float32"))
     size = tvm.runtime.ShapeTuple([16384])
     results = []
-    for plan in (STOCK, GMEMAllocate()):
-        found, seen = build(lower(mod), plan)["main"](x, size)
+    for machine in build_each(lower(mod), STOCK, GMEMAllocate()):
+        found, seen = machine["main"](x, size)
         assert list(seen) == [64, 64]
         results.append(found.numpy())
     np.testing.assert_array_equal(*results)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from measured_memory import IdleMachine, watch
 from paged_llama import Shape, bounds_of, module_of
 from relax_programs import parse
-from relax_runs import STOCK, build, flat, lower, planned
+from relax_runs import STOCK, build_each, flat, lower, planned
 from served_programs import SEEN, ServedProgram, served_programs
 from tvm import relax
 
@@ -80,8 +80,9 @@ def test_numbers_and_bytes_of_calls_of_changing_lengths(program: ServedProgram, 
         for name, n in zip(calls, lengths, strict=True)
     ]
     found, taken = [], []
-    for plan in (None, STOCK, GMEMAllocate()):
-        machine, results, held = build(lowered, plan), [], []
+    plans = None, STOCK, GMEMAllocate()
+    for plan, machine in zip(plans, build_each(lowered, *plans), strict=True):
+        results, held = [], []
         SEEN.clear()
 
         def run(machine=machine, results=results, held=held):
@@ -121,8 +122,7 @@ def test_results_of_every_length_share_one_block():
     w = tvm.runtime.tensor(np.random.default_rng(0).random((100, 1024), "float32"))
     ids = [tvm.runtime.tensor(np.arange(n, dtype="int32") % 100) for n in range(1, 257, 5)]
     taken = []
-    for plan in (STOCK, GMEMAllocate()):
-        machine = build(lowered, plan)
+    for machine in build_each(lowered, STOCK, GMEMAllocate()):
 
         def run(machine=machine):
             for one in ids:
@@ -151,8 +151,9 @@ def test_what_a_packed_function_reads_takes_no_more(keeps: bool):
     )
     x = np.random.default_rng(0).random((100, 640), "float32")
     lowered, taken, results = lower(parse(text), fuse=False), [], []
-    for plan in (STOCK, GMEMAllocate()):
-        machine, found = build(lowered, plan), []
+    plans = STOCK, GMEMAllocate()
+    for plan, machine in zip(plans, build_each(lowered, *plans), strict=True):
+        found = []
         SEEN.clear()
 
         def run(machine=machine, found=found):

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from measured_memory import Watch, watch
 from relax_programs import SIZES, relax_sources
 from relax_replay import Replay
-from relax_runs import STOCK, compiled, flat, lower_source, planned
+from relax_runs import (
+    STOCK,
+    Machine,
+    build_each,
+    compiled_together,
+    flat,
+    lower_source,
+    planned,
+)
 from small_modules import module
 from sweeps import swept
 from symbolic_programs import symbolic_sources
@@ -25,7 +33,6 @@ from passes.gmem.options import GMEMOptions
 from passes.gmem.planning.pool import blocks_taken, bytes_of_blocks
 from passes.gmem.relax_functions import FunctionPlan, plan_gmem
 from passes.gmem.serving import served_memory
-from passes.ir.structural import structural_mutate
 from passes.planning import Buffer, LiveRange
 from passes.relax.facts import BufferBindings
 from tvm_ext.transform import GMEMAllocate
@@ -66,25 +73,6 @@ def is_right_on_all_paths(mod: tvm.IRModule, name: str, sizes: dict[str, int]) -
     return True
 
 
-def under_other_names(mod: tvm.IRModule, label: str) -> dict[tvm.ir.GlobalVar, relax.Function]:
-    """Return the Relax functions of a module with a label before their names."""
-    named = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
-    new = {str(v.name_hint): tvm.ir.GlobalVar(label + str(v.name_hint)) for v in named}
-    for variable in named:
-        relax.expr._update_type(new[str(variable.name_hint)], variable.ty)
-
-    def rename(variable: tvm.ir.GlobalVar, _mutator: object) -> tvm.ir.GlobalVar:
-        return new.get(str(variable.name_hint), variable)
-
-    callbacks = [(tvm.ir.GlobalVar, rename)]
-    return {
-        new[str(v.name_hint)]: structural_mutate(f, callbacks).with_attr(
-            "global_symbol", label + str(v.name_hint)
-        )
-        for v, f in named.items()
-    }
-
-
 def check(source: str, arguments: Arguments, sizes: list[dict[str, int]]) -> None:
     """Hold ours against stock where stock is right, and all against one another.
 
@@ -92,35 +80,31 @@ def check(source: str, arguments: Arguments, sizes: list[dict[str, int]]) -> Non
     counted for the path of a call is what it takes.
     """
     lowered = lower_source(source)
-    plans = {"ours_": planned(lowered, GMEMAllocate())}
+    plans = {"ours": planned(lowered, GMEMAllocate())}
     (main,) = (plan for plan in plan_gmem(lowered) if plan.memory.name == "main")
     most = {name: max(size[name] for size in sizes) for name in sizes[0]}
     if most:
         bounded = planned(lowered, GMEMAllocate(upper_bounds=most))
         relax.analysis.well_formed(bounded)
-        plans = {"bounded_": bounded, **plans}
+        plans = {"bounded": bounded, **plans}
     try:
         stock = planned(lowered, STOCK)
     except tvm.error.InternalError:
         return  # An internal check of the stock pass, which then plans nothing.
     if is_right(stock, sizes[-1]):
-        plans["stock_"] = stock
-    functions = {v: f for v, f in lowered.functions.items() if not isinstance(f, relax.Function)}
-    for label, mod in plans.items():
-        functions |= under_other_names(mod, label)
-    together = tvm.IRModule(functions)
-    library = compiled(together, None)
+        plans["stock"] = stock
+    library = compiled_together(lowered, [*plans.values()])
     for given_ in arguments:
         found, results = [], []
-        for label in plans:
+        for at in range(len(plans)):
             # A machine keeps its last result, so each run has a machine of its own.
-            one, result = run_once(library, f"{label}main", given_)
+            one, result = run_once(Machine(library, f"plan{at}_"), given_)
             found.append(one)
             results.append(result)
         of_label = dict(zip(plans, found, strict=True))
-        assert of_label["ours_"].nbytes <= found[-1].nbytes, found
+        assert of_label["ours"].nbytes <= found[-1].nbytes, found
         if main.memory.has_all_allocations and not most:
-            assert of_label["ours_"].nbytes == counted(main, of_label["ours_"].decisions)
+            assert of_label["ours"].nbytes == counted(main, of_label["ours"].decisions)
         for one, result in zip(found, results, strict=True):
             assert one.decisions == found[-1].decisions
             np.testing.assert_equal(result, results[-1])
@@ -138,14 +122,11 @@ def counted(plan: FunctionPlan, decisions: list[bool]) -> int:
     return bytes_of_blocks(blocks_taken(made, units, skipped))
 
 
-def run_once(
-    library: tvm.runtime.Module, name: str, arguments: list[object]
-) -> tuple[Watch, list[np.ndarray]]:
-    """Call a function of a new machine; return what was seen, and the results."""
-    vm = relax.VirtualMachine(library, tvm.cpu())
+def run_once(machine: Machine, arguments: list[object]) -> tuple[Watch, list[np.ndarray]]:
+    """Call the main function of a new machine; return what was seen, and the results."""
     results: list[np.ndarray] = []
-    one = watch(vm, lambda: results.extend(t.numpy().copy() for t in flat(vm[name](*arguments))))
-    return one, results
+    call = lambda: flat(machine["main"](*arguments))  # noqa: E731
+    return watch(machine, lambda: results.extend(t.numpy().copy() for t in call())), results
 
 
 # -------------------------------------------------------------------------------- what was above
@@ -363,7 +344,7 @@ def test_a_function_that_calls_itself_shares_as_stock_does():
     counts = [mod["main"].script().count("R.memory.alloc_storage") for mod in (ours, stock)]
     assert counts[0] == counts[1] > 0
     x = tvm.runtime.tensor(np.full((32, 32), 9, "float32"))
-    found = [run_once(compiled(mod, None), "main", [x]) for mod in (ours, stock)]
+    found = [run_once(machine, [x]) for machine in build_each(lowered, GMEMAllocate(), STOCK)]
     assert found[0][0].nbytes == found[1][0].nbytes
     assert found[0][0].decisions == found[1][0].decisions
     np.testing.assert_array_equal(found[0][1], found[1][1])

@@ -11,7 +11,7 @@ import tvm
 from hypothesis import strategies as st
 from relax_programs import CONDITIONS, SIZES, parse, relax_sources
 from relax_replay import Replay
-from relax_runs import KEPT, build, lower, planned, run
+from relax_runs import KEPT, build_each, lower, planned, run
 from saved_json import saved_json
 from sweeps import swept
 from tvm import relax
@@ -54,7 +54,7 @@ def test_no_value_is_overwritten_on_any_path(source: str, planner: str):
 def test_programs_compute_the_same(source: str, planner: str):
     """Hold the planned program against the same with each tensor left to the runtime."""
     lowered = lower(parse(source))
-    machines = [build(lowered, plan) for plan in (None, GMEMAllocate(planner))]
+    machines = build_each(lowered, None, GMEMAllocate(planner))
     rng = np.random.default_rng(0)
     for values in ((True, False), (False, True), (True, True)):
         arrays = [rng.standard_normal(size, dtype="float32") for size in SIZES]
