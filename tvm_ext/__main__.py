@@ -16,12 +16,12 @@ from typing import NoReturn
 from tvm_ext import __version__, progress
 
 COMMANDS = {
-    "compare": ("commands.compare_command", "hold our plans against TVM's own, in bytes"),
-    "map": ("commands.map_command", "show where each buffer lies in memory, beside the program"),
-    "fit": ("commands.fit_command", "make a .tflite model take a smaller arena"),
-    "plan": ("commands.plan_command", "place the buffers of a CSV file"),
+    "compare": ("report_command", "hold our plans against TVM's own, in bytes"),
+    "map": ("report_command", "show where each buffer lies in memory, beside the program"),
+    "fit": ("fit_command", "make a .tflite model take a smaller arena"),
+    "plan": ("plan_command", "place the buffers of a CSV file"),
 }
-"""By name: the module, with ``add_arguments`` and ``run``, and what the command does in a line."""
+"""By name: the module, in which ``add_NAME`` makes a parser, and a line that says what it does."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -92,9 +92,8 @@ def _parser(given: Sequence[str], prog: str) -> _Parser:
     for name, (module, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if name == chosen:
-            loaded = import_module(f"tvm_ext.{module}")
-            loaded.add_arguments(command)
-            command.set_defaults(run=loaded.run, refuse=command.error, prog=prog)
+            getattr(import_module(f"tvm_ext.commands.{module}"), f"add_{name}")(command)
+            command.set_defaults(refuse=command.error, prog=prog)
     return parser
 
 

@@ -15,7 +15,7 @@ from tvm import relax
 import tvm_ext
 from passes.planning import Buffer, Plan, Problem, Status, planner_names
 from target_hw import MemoryHierarchy, MemoryScope, with_memory
-from tvm_ext.commands.compare_command import programs_in
+from tvm_ext.commands.report_command import programs_in
 from tvm_ext.reading.programs import load_program, program_of
 from tvm_ext.report import MemoryView, PlannedProblem, Report
 
@@ -182,7 +182,7 @@ def test_what_the_stock_pass_cannot_take_is_planned_and_said(write, run):
     assert (status, error) == (1, "")
     assert "best           512" in said
     assert "stock   " not in said
-    assert "- function 'vectors': TVM's StorageRewrite fails: Check failed: index_lanes" in said
+    assert "- function 'vectors': tirx.StorageRewrite fails: Check failed: index_lanes" in said
     assert "StorageRewrite: not compared: " in said
 
 

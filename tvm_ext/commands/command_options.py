@@ -17,27 +17,10 @@ from passes.planning import Budget, planner_names
 from target_hw.memory import MemoryScope
 from tvm_ext import progress
 from tvm_ext.named_planners import EVERY
-from tvm_ext.report.source import VIEWS
 from tvm_ext.text import parse_bytes
 
 if TYPE_CHECKING:
     from tvm_ext.reading.input_sizes import InputSizes
-
-PROGRAM = (
-    "a workload or kernel that 'compare --list' names, a TVMScript file (.py; FILE.py:NAME for one "
-    "module of several), a module saved with tvm.ir.save_json (.json), an ONNX network (.onnx), a "
-    "PyTorch program saved with torch.export.save (.pt2), a program of ExecuTorch (.pte), a model "
-    "for TensorFlow Lite Micro (.tflite)"
-)
-"""The programs that a command takes, in its help."""
-
-TARGET = (
-    "this target: a name such as llvm or cuda, a tag, which a .py file may register, or a JSON "
-    "object. A workload is by default lowered for the first of its targets, a network in a file "
-    "for llvm. A file of PrimFuncs without a target has to stand right before StorageRewrite"
-)
-"""The targets that a command lowers programs for, in its help."""
-
 
 _COLUMNS = 120
 
@@ -45,19 +28,6 @@ _COLUMNS = 120
 def columns() -> int:
     """Return the characters of a line: those of the terminal, or 120 where none shows the text."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _COLUMNS
-
-
-def add_program(parser: argparse.ArgumentParser, more: str) -> argparse.Action:
-    """Add the program, which may be left out where there is a default; `more` says what else."""
-    return parser.add_argument("program", nargs="?", metavar="WHAT", help=f"{PROGRAM}; {more}")
-
-
-def add_view(parser: argparse.ArgumentParser) -> None:
-    """Add the word after the program that asks for one view of it."""
-    views = "; ".join(f"{view}: {what}" for view, what in VIEWS.items())
-    parser.add_argument(
-        "view", nargs="?", choices=tuple(VIEWS), metavar="VIEW", help=f"show instead one of {views}"
-    )
 
 
 def add_planners(parser: argparse._ActionsContainer, what: str) -> None:
@@ -106,10 +76,8 @@ def read_memories(text: str) -> dict[str, MemoryScope]:
     return found
 
 
-_ONE_MEMORY = {
-    **{"planners": None, "capacity": None, "alignment": 1, "scopes": "", "functions": ""},
-    **{"view": None, "onnxruntime": False, "executorch": False},
-}
+_ONE_MEMORY = {"planners": None, "capacity": None, "alignment": 1, "scopes": "", "functions": ""}
+_ONE_MEMORY |= {"view": None, "onnxruntime": False, "executorch": False}
 """Options that mean nothing with ``--memories``, and their defaults."""
 
 
@@ -144,22 +112,6 @@ def budget_of(arguments: argparse.Namespace) -> Budget | None:
     if seconds is not None and not seconds >= 0:
         raise ValueError(f"--time-limit must be seconds from 0 up, got {seconds:g}")
     return None if seconds is None else Budget(1 << 60, seconds)
-
-
-def add_sizes(parser: argparse.ArgumentParser) -> None:
-    """Add ``--shape`` and ``--bind``, the sizes of a network's inputs."""
-    parser.add_argument(
-        "--shape",
-        action="append",
-        metavar="NAME=1,3,320,320",
-        help="the shape of a network's input, whose sizes its file leaves open; one for each input",
-    )
-    parser.add_argument(
-        "--bind",
-        action="append",
-        metavar="NAME=8[,NAME=8...]",
-        help="the value of a symbolic dimension of a network, such as batch=8",
-    )
 
 
 def sizes_of(arguments: argparse.Namespace) -> InputSizes:

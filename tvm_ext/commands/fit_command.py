@@ -26,8 +26,9 @@ REFERENCE = "reference"
 KERNELS = {REFERENCE: None} | {f"cmsis-nn-{core}": core for core in CORES}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's description and arguments to a parser or subparser."""
+def add_fit(parser: argparse.ArgumentParser) -> None:
+    """Add the command's description, arguments and function to a parser or subparser."""
+    parser.set_defaults(run=run)
     parser.description = (
         "Plan the arena of a model for TensorFlow Lite Micro, and write the plan into the model's "
         "file, where TensorFlow Lite Micro looks for it. Nothing else has to change on the device."

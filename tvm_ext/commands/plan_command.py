@@ -26,8 +26,9 @@ CHECKING = 2.0
 """Seconds to check and write a plan, at most, for each second that it took to read."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's description and arguments to a parser or subparser."""
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the command's description, arguments and function to a parser or subparser."""
+    parser.set_defaults(run=run)
     parser.description = (
         "Give each buffer of a file an offset, so that no two share bytes while both are live."
     )
