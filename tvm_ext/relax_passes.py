@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ from passes.pass_options import check_flags
 from target_hw.memory import target_label
 from tvm_ext import transform
 from tvm_ext.tensor_names import naming_passes
-from tvm_ext.weights import REMEDY, as_built, weight_tensors, with_lifted_weights
+from tvm_ext.weights import REMEDY, WeightTensors, as_built, weight_tensors, with_lifted_weights
 
 FUSION = ("FuseOps", "FuseTIR")
 """TVM's Relax passes that make one kernel of several operators."""
@@ -176,42 +176,45 @@ def relax_pipeline(
             LOGGER.warning(what, target_label(Target(chip)), SCOPE)
     on_host = [host_scopes()] if str(target.kind.name) in _CPU_KINDS else []
 
-    def passes(*, names: bool) -> Pass:
-        stages = relax_stages(target, fuse=fuse, names=names)
-        return Sequential([*stages.first, *ours, *stages.lower, allocate, *on_host, *stages.behind])
+    stages, unnamed = (relax_stages(target, fuse=fuse, names=named) for named in (True, False))
 
-    named, quick = passes(names=True), passes(names=False)
+    def lowered(stages: RelaxStages, mod: IRModule, between: Sequence[Pass] = ()) -> IRModule:
+        return Sequential([*stages.first, *between, *stages.lower])(mod)
 
     def planned_bytes(mod: IRModule) -> int:
-        stages = relax_stages(target, fuse=fuse, names=False)
-        lowered = Sequential([*stages.first, *stages.lower])(mod)
         gmem = GMEMOptions(
             alignment=options.get("alignment"),
             target=Target(options.get("target") or target),
             upper_bounds=options.get("upper_bounds") or {},
             offsets=options.get("offsets"),
         )
-        return sum(found.plan.peak for found in plan_gmem(lowered, planner, gmem))
+        return sum(found.plan.peak for found in plan_gmem(mod, planner, gmem))
 
-    def say_weights(mod: IRModule) -> None:
-        if found := weight_tensors(mod):
-            with suppress(Exception):  # A failure here is one below, too, and is raised there.
-                before, after = planned_bytes(mod), planned_bytes(as_built(mod))
-                peaks = f"a call takes {before:,} bytes with them, {after:,} without"
-                peaks += ", in the written order" if ours else ""
-                what = "relax_pipeline: %s; %s; %s"
-                _LOGGER.warning(what, "; ".join(map(str, found)), peaks, REMEDY)
+    def say_weights(mod: IRModule, found: Sequence[WeightTensors], built: IRModule) -> None:
+        """Say what `mod` computes from weights in each call; `built` is what is allocated for."""
+        before = planned_bytes(lowered(unnamed, mod) if ours else built)
+        after = planned_bytes(lowered(unnamed, as_built(mod)))
+        peaks = f"a call takes {before:,} bytes with them, {after:,} without"
+        peaks += ", in the written order" if ours else ""
+        _LOGGER.warning("relax_pipeline: %s; %s; %s", "; ".join(map(str, found)), peaks, REMEDY)
+
+    def run(stages: RelaxStages, mod: IRModule) -> Any:
+        built = lowered(stages, mod, ours)
+        result = Sequential([allocate, *on_host, *stages.behind])(built)
+        says = not lift_weights and _LOGGER.isEnabledFor(logging.WARNING)
+        if found := weight_tensors(mod) if says else ():
+            with suppress(Exception):  # What is not built may fail where this has not.
+                say_weights(mod, found, built)
+        return result
 
     def lower(mod: IRModule) -> Any:
         with target:
             if lift_weights:
                 mod = with_lifted_weights(mod)
-            elif _LOGGER.isEnabledFor(logging.WARNING):
-                say_weights(mod)
             if not (names or any(logger.isEnabledFor(logging.INFO) for logger in _LOGGERS)):
                 with suppress(Exception):  # The named passes raise it too, with names in it.
-                    return quick(mod)
-            return named(mod)
+                    return run(unnamed, mod)
+            return run(stages, mod)
 
     return make_pass("relax_pipeline", lower)
 

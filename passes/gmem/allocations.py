@@ -14,8 +14,8 @@ from passes.gmem.planning.pool import (
     Pieces,
     PoolAllocation,
     blocks_taken,
+    each_storage,
     skipped_on_paths,
-    storages,
 )
 from passes.ir import tir
 from passes.planning import Buffer
@@ -35,7 +35,7 @@ def allocations_of(
         device = same_device(memory.mod, group.device)[0]
         pool = device, "" if group.scope == SCOPE else group.scope
         results = {name for name, of in group.uses.items() if of.is_result}
-        for size, inside in storages(group.every, pieces):
+        for size, inside in each_storage(group.every, pieces):
             returned = any(buffer.name in results for buffer in inside)
             span = storage_span(memory, group, inside)
             yield PoolAllocation(pool, size, number, *span, returned)

@@ -140,7 +140,7 @@ def _over_memories(
         )
     if options.base is not None:
         raise ValueError(f"several memories have no region of weights, got base={options.base}")
-    over = plan_over_memories(read, callers, memories, gmem.offset_alignment, options)
+    over = plan_over_memories(read, callers, memories, options)
     nowhere = Region(gmem.weight_start, 0)  # A region of weights would be in one of the memories.
     found = []
     for memory in sorted(read, key=lambda memory: memory.name):

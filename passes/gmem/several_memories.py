@@ -8,8 +8,9 @@ caller lives while others run, too. Weights live all the time, and the last memo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -84,15 +85,31 @@ def plan_over_memories(
     read: Sequence[RelaxMemory],
     callers: Mapping[str, frozenset[str]],
     memories: Sequence[MemoryScope],
-    alignment: int,
     options: GMEMOptions,
 ) -> dict[str, OverMemories]:
     """Place each function's tensors of constant size on the main device; the fastest memory first.
 
-    `callers` has for each function all that may be waiting for it to return. Offsets are multiples
-    of `alignment` bytes, beside each memory's own alignment. ValueError says which tensors lack how
-    many bytes in each memory.
+    ValueError says which tensors lack how many bytes in each memory.
     """
+    problem, inside = memories_problem(read, callers, memories, options)
+    plan = solve(problem, budget=options.budget)
+    if not plan.fits:
+        raise ValueError(does_not_fit_in_memories(problem, plan))
+    check(problem, plan)
+    return {name: OverMemories(problem, plan, tuple(own)) for name, own in inside.items()}
+
+
+def memories_problem(
+    read: Sequence[RelaxMemory],
+    callers: Mapping[str, frozenset[str]],
+    memories: Sequence[MemoryScope],
+    options: GMEMOptions,
+) -> tuple[MemoriesProblem, dict[str, list[_Entry]]]:
+    """Return the problem of some functions, one after the other, and the entries of each.
+
+    `callers` has for each function all that may be waiting for it to return.
+    """
+    alignment, several = options.gmem().offset_alignment, len(read) > 1
     aligned = tuple(replace(m, alignment=math.lcm(m.alignment, alignment)) for m in memories)
     ends = list(accumulate(len(memory.bindings) + 1 for memory in read))
     windows = {m.name: span for m, span in zip(read, pairwise((0, *ends)), strict=True)}
@@ -101,44 +118,48 @@ def plan_over_memories(
     inside: dict[str, list[_Entry]] = {}
     for memory in read:
         called = [windows[name] for name, found in callers.items() if memory.name in found]
-        own = list(_tensors(memory, windows[memory.name][0], called, taken))
+        prefix = f"{memory.name}: " if several else ""
+        named = partial(_unique, prefix, taken)
+        own = list(_tensors(memory, windows[memory.name][0], called, named))
         if options.weights:
-            own += _weights(memory, ends[-1], of_data, aligned[-1].name, taken)
+            own += _weights(memory, ends[-1], of_data, aligned[-1].name, named)
         inside[memory.name] = own
     entries = {entry.buffer.name: entry for own in inside.values() for entry in own}
     problem = MemoriesProblem(
         tuple(entry.buffer for entry in entries.values()),
         aligned,
         {name: entry.traffic for name, entry in entries.items()},
-        "the module" if len(read) > 1 else f"function {read[0].name!r}",
+        "the module" if several else f"function {read[0].name!r}",
     )
-    plan = solve(problem, budget=options.budget)
-    if not plan.fits:
-        raise ValueError(does_not_fit_in_memories(problem, plan))
-    check(problem, plan)
-    return {name: OverMemories(problem, plan, tuple(own)) for name, own in inside.items()}
+    return problem, inside
+
+
+def _unique(prefix: str, taken: set[str], name: str) -> str:
+    return unique_name(prefix + name, taken, "_")
 
 
 def _tensors(
-    memory: RelaxMemory, begin: int, inside: Sequence[LiveRange], taken: set[str]
+    memory: RelaxMemory, begin: int, inside: Sequence[LiveRange], named: Callable[[str], str]
 ) -> Iterator[_Entry]:
     """Yield a function's tensors, live at positions of the module; its callees run `inside`."""
     for buffer in memory.main.problem.buffers:
         live = [(begin + first, begin + last) for first, last in buffer.live]
         touches = tuple(begin + touch for touch in memory.main.uses[buffer.name].touched_at)
-        name = unique_name(f"{memory.name}: {buffer.name}", taken, "_")
-        moved = replace(buffer, name=name, live=join_ranges([*live, *inside]))
+        moved = replace(buffer, name=named(buffer.name), live=join_ranges([*live, *inside]))
         yield _Entry("tensors", buffer.name, moved, Traffic(touches=touches))
 
 
 def _weights(
-    memory: RelaxMemory, end: int, of_data: dict[object, Buffer], stored_in: str, taken: set[str]
+    memory: RelaxMemory,
+    end: int,
+    of_data: dict[object, Buffer],
+    stored_in: str,
+    named: Callable[[str], str],
 ) -> Iterator[_Entry]:
     """Yield a function's weights, which are read once a call; equal data has one place."""
     for number, weight in enumerate(memory.weights):
         key = (memory.name, number) if weight.data is None else weight.data
         if key not in of_data:
-            name = unique_name(f"{memory.name}: weight {weight.name}", taken, "_")
-            of_data[key] = Buffer(name, weight.size, ((0, end),))
+            of_data[key] = Buffer(named(f"weight {weight.name}"), weight.size, ((0, end),))
         traffic = Traffic(uses=1, stored_in=stored_in)
         yield _Entry("weights", weight.name, of_data[key], traffic)

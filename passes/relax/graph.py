@@ -12,7 +12,7 @@ unknown in that sense, since what it becomes may return the tensor that it is gi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from passes.relax import rx
 from passes.relax.bindings import classify, known_at_entry, variables_in
 from passes.relax.facts import PLANS_RESULTS, SCOPE, LeftToRuntime, RelaxMemory, Weight
 from passes.relax.kernel_arguments import kernel_uses
-from passes.relax.sizes import Sizes, UnknownSizeError
+from passes.relax.sizes import Sizes, weights_within
 from passes.relax.tensors import (
     NO_BYTES,
     NO_TENSORS,
@@ -124,7 +124,7 @@ class _Reader:
         parameters = [
             weight
             for param in func.params[count:]
-            for weight in _weights_within(str(param.name), param.ty, self._sizes)
+            for weight in weights_within(str(param.name), param.ty, self._sizes)
         ]
         self._values = {param.__chandle__(): NO_TENSORS for param in func.params}
         self._leave(self._sequence(func.body), RETURNED)
@@ -416,19 +416,3 @@ class _Reader:
 def _is_lent(tensor: AllocatedTensor) -> bool:
     """Return whether something other than the caller may keep a tensor."""
     return tensor.left is not None and tensor.left.startswith(_PASSED)
-
-
-def _weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftToRuntime]:
-    """Yield the weights of a parameter; of a tuple each field, as ``name[0]``."""
-    if isinstance(ty, rx.TupleType):
-        for index, field in enumerate(ty.fields):
-            yield from _weights_within(f"{name}[{index}]", field, sizes)
-    elif not isinstance(ty, rx.TensorType):
-        yield LeftToRuntime(name, "a weight that is no tensor")
-    elif not isinstance(ty.shape, rx.ShapeExpr) or ty.dtype is None:
-        yield LeftToRuntime(name, "a weight whose shape or type is not known")
-    else:
-        try:
-            yield Weight(name, sizes.constant(items(ty.shape.values), ty.dtype.dtype))
-        except UnknownSizeError as error:
-            yield LeftToRuntime(name, f"a weight whose {error}")

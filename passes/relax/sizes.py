@@ -16,6 +16,7 @@ from passes.ir import (
     Bound,
     InternalError,
     declared_bounds,
+    items,
     most_of,
     nodes_in,
     structural_map,
@@ -24,6 +25,7 @@ from passes.ir import (
 from passes.planning import ADDRESS_LIMIT
 from passes.relax import rx
 from passes.relax.bindings import signature_variables
+from passes.relax.facts import LeftToRuntime, Weight
 from target_hw.memory import is_byte_count
 
 
@@ -110,6 +112,22 @@ class Sizes:
         flat = list(_flattened(simple))
         is_plain = all(isinstance(factor, (tir.Var, tir.IntConstant)) for factor in flat)
         return [*constant, *(flat if is_plain else [simple])]
+
+
+def weights_within(name: str, ty: Any, sizes: Sizes) -> Iterator[Weight | LeftToRuntime]:
+    """Yield the weights of a parameter; of a tuple each field, as ``name[0]``."""
+    if isinstance(ty, rx.TupleType):
+        for index, field in enumerate(ty.fields):
+            yield from weights_within(f"{name}[{index}]", field, sizes)
+    elif not isinstance(ty, rx.TensorType):
+        yield LeftToRuntime(name, "a weight that is no tensor")
+    elif not isinstance(ty.shape, rx.ShapeExpr) or ty.dtype is None:
+        yield LeftToRuntime(name, "a weight whose shape or type is not known")
+    else:
+        try:
+            yield Weight(name, sizes.constant(items(ty.shape.values), ty.dtype.dtype))
+        except UnknownSizeError as error:
+            yield LeftToRuntime(name, f"a weight whose {error}")
 
 
 def value_of(expr: Any, values: Callable[[tir.Var], int]) -> int:

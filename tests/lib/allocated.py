@@ -10,8 +10,8 @@ from tvm import DataType, relax
 
 from passes.ir.operators import operator_name
 from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_TENSOR
-from passes.relax import Sizes
-from tvm_ext.report.readers.tensor_memories import unit_of
+from passes.relax import Sizes, product
+from tvm_ext.report.readers.tensor_memories import unit_text
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def allocated_memory(func: relax.Function) -> AllocatedMemory:
         size = sizes.of(value.args[0].values, dtype)
         if not is_storage:
             return Counter({("left", ""): 1, ("left_bytes", ""): 0 if size.factors else size.count})
-        return Counter({("units" if size.factors else "nbytes", unit_of(size)): size.count})
+        unit = unit_text(product(size.factors) if size.factors else None)
+        return Counter({("units" if size.factors else "nbytes", unit): size.count})
 
     counts = count(func.body)
     units = sorted((unit, nbytes) for (_, unit), nbytes in counts.items() if unit)

@@ -19,7 +19,7 @@ import tvm_ext
 from tvm_ext import workloads
 from tvm_ext.lowering import split
 from tvm_ext.report.readers import rewrites
-from tvm_ext.report.readers.rewrites import Allocations, allocations, compared
+from tvm_ext.report.readers.rewrites import Allocations, allocations, rewrite
 from tvm_ext.transform import StorageRewrite
 
 chain, copy, not_flat, OnlyRelax = map(tvm.script.from_source, (CHAIN, COPY, NOT_FLAT, ONLY_RELAX))
@@ -87,10 +87,11 @@ def test_json_has_the_data(run, write, tmp_path):
 
 
 def test_a_different_pass_is_told_apart():
-    mod = IRModule({"chain": chain, "copy": copy})
-    found = compared(split(mod), StorageRewrite(enable_reuse=False))
-    assert [function.equal for function in found] == [False, True]
-    assert found[0].ours == found[0].before
+    ours = StorageRewrite(enable_reuse=False)
+    first, second = (rewrite(name, func, ours) for name, func in (("f", chain), ("g", copy)))
+    assert first.difference is not None
+    assert second.difference is None
+    assert allocations(first.ours) == allocations(first.before)
 
 
 def test_a_failing_pass_is_named():
@@ -99,7 +100,7 @@ def test_a_failing_pass_is_named():
         raise KeyError("no\nway")
 
     with pytest.raises(ValueError, match=r"function 'chain': broken fails: "):
-        compared({"chain": chain}, broken)
+        rewrite("chain", chain, broken)
 
 
 # --------------------------------------------------------------------------------- which input
@@ -107,7 +108,7 @@ def test_a_failing_pass_is_named():
 
 def test_relax_functions_are_left_out():
     mod = IRModule({**OnlyRelax.functions, "chain": chain})
-    assert [row.name for row in compared(split(mod))] == ["chain"]
+    assert list(split(mod)) == ["chain"]
 
 
 def test_refuses_what_is_not_lowered():
@@ -119,9 +120,10 @@ def test_refuses_what_is_not_lowered():
 @pytest.mark.parametrize("func", [with_blocks, not_flat])
 @pytest.mark.parametrize("target", ["llvm", "cuda", Target("c")])
 def test_lowers_for_a_target(func, target):
-    (row,) = compared(split(func, target=target))
-    assert row.before == {"global": Allocations(count=1, nbytes=256)}
-    assert row.equal
+    ((name, lowered),) = split(func, target=target).items()
+    found = rewrite(name, lowered)
+    assert allocations(found.before) == {"global": Allocations(count=1, nbytes=256)}
+    assert found.difference is None
 
 
 def test_notes_the_target_where_there_is_none():

@@ -14,6 +14,7 @@ from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryScope, Pipe
 from tvm_ext.report import BufferNote, MemoryView, PlannedProblem, Report
 from tvm_ext.report.chart import PALETTE
+from tvm_ext.report.memory_view import written
 from tvm_ext.report.picture import AT_PEAK, OTHERS, draw_plans, picture_of
 from tvm_ext.report.timeline import WAITS, pipeline_timelines
 from tvm_ext.text import format_bytes
@@ -109,7 +110,7 @@ class Drawn:
 def drawn_of(problem, plan, labels=None) -> Drawn:
     notes = {name: BufferNote(label) for name, label in (labels or {}).items()}
     placed = (PlannedProblem(plan.planner, problem, plan),)
-    return Drawn(picture_of("title", [MemoryView("f", placed, notes=notes)]).svg)
+    return Drawn(picture_of("title", [MemoryView("f", placed, written(notes=notes))]).svg)
 
 
 def about(boxes, ax=0.02, ay=100):

@@ -26,9 +26,9 @@ from tvm.script import relax as script_relax
 from tvm.script import tirx as script_tirx
 from tvm.tirx.layout import Axis
 
-from passes.gmem import GMEMOptions
+from passes.gmem import GMEMOptions, memories_problem
 from passes.ir import IRModule, PrimFunc, Target, first_line, structural_equal
-from passes.planning import MemoriesProblem, Problem, Traffic
+from passes.planning import MemoriesProblem, Problem
 from passes.planning.files import read_memories_problem, read_problem
 from passes.relax import functions_in_order, rx
 from target_hw.memory import MemoryScope
@@ -224,15 +224,12 @@ def problems_of(
     chip = known_target(target or DEFAULT_TARGET)
     chip = twin_of(chip) or chip
     lowered = capture_relax(mod, chip)
-    options = GMEMOptions(target=chip)
-    alignment = options.gmem().offset_alignment
-    found = []
+    options, found = GMEMOptions(target=chip), []
     for variable, _ in functions_in_order(lowered):
-        group = options.read(lowered, variable).main
-        buffers = tuple(replace(b, alignment=alignment) for b in group.problem.buffers)
-        traffic = {b.name: Traffic(touches=group.uses[b.name].touched_at) for b in buffers}
-        if buffers:
-            found.append(MemoriesProblem(buffers, scopes, traffic, variable.name_hint))
+        memory = options.read(lowered, variable)
+        if memory.main.problem.buffers:
+            problem, _ = memories_problem([memory], {}, scopes, options)
+            found.append(replace(problem, name=memory.name))
     if not found:
         raise ValueError(f"{what}: no function has tensors of a size that is known before the run")
     return found

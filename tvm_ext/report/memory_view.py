@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -146,20 +146,45 @@ class BufferNote:
     pipes: tuple[str, ...] = ()  # The pipelines that touch it, sorted
 
 
+Text = tuple[Axis | None, Mapping[str, BufferNote]]
+"""The text of a function, where it has one, and notes by the names of buffers."""
+
+
+def written(
+    axis: Axis | None = None, notes: Mapping[str, BufferNote] | None = None
+) -> Callable[[], Text]:
+    """Return a function that returns a text that is written already."""
+    return lambda: (axis, notes or {})
+
+
 @dataclass(frozen=True, eq=False)
 class MemoryView:
     """One memory of one function, with the plans of its buffers."""
 
     owner: str  # The function's name, or the file's
     plans: tuple[PlannedProblem, ...]  # At least one. All have the same buffers.
-    axis: Axis | None = None  # The function's text, where it has one
-    notes: Mapping[str, BufferNote] = field(default_factory=dict)  # By the name of the buffer
+    # Returns the function's text, which takes time to write, and which tables do without
+    read: Callable[[], Text] | None = None
     # The contents of the memory, if not all buffers of its scope: tensors of fused operators
     holds: str = ""
     rules: str = ""  # For messages: the rules of the target that the lower bound rests on
     form: str = ""  # Of a network: in which form the device takes a plan, and why
     unit: str = ""  # Bytes are for each of this product of symbolic dimensions; empty for bytes
     unit_name: str = ""  # The same with the inputs and axes that give the dimensions
+
+    @cached_property
+    def _text(self) -> Text:
+        return (None, {}) if self.read is None else self.read()
+
+    @property
+    def axis(self) -> Axis | None:
+        """The function's text, where it has one."""
+        return self._text[0]
+
+    @property
+    def notes(self) -> Mapping[str, BufferNote]:
+        """Notes by the names of buffers."""
+        return self._text[1]
 
     @property
     def problem(self) -> Problem:

@@ -23,7 +23,7 @@ from tvm_ext.report.chart import (
     steps,
     words,
 )
-from tvm_ext.report.memory_view import BufferNote, MemoryView, PlannedProblem
+from tvm_ext.report.memory_view import BufferNote, MemoryView, PlannedProblem, written
 from tvm_ext.text import counted, format_bytes
 
 _WIDTH, _LEAST_WIDTH, _HEIGHT = 760, 480, 400
@@ -77,7 +77,7 @@ def draw_plans(
     panels: list[_Panel] = []
     for title, problem, plan in maps:
         placed = PlannedProblem(plan.planner, problem, plan)
-        panels.append((title, MemoryView(problem.name, (placed,), notes=notes), placed))
+        panels.append((title, MemoryView(problem.name, (placed,), written(notes=notes)), placed))
     if not panels:
         raise ValueError("draw_plans: there is no plan to draw")
     return _drawn([panels])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from passes.planning import Budget, Plan, Problem
 from target_hw.memory import MemoryScope
@@ -99,9 +99,8 @@ def memory_map(
         given = tuple(PlannedProblem(name, what, plan) for name, plan in planners.items())
         return Report(what.name, (MemoryView(what.name, given),))
     ask = Ask(planners, scopes, functions, budget, False, upper_bounds or {}, progress)
-    ask = replace(ask, view=view, target=target, sizes=sizes)
-    ask = replace(ask, capacity=capacity, alignment=alignment)
-    shown = _asked(report_of(*_read(what, ask, title)), ask)
+    ask = replace(ask, view=view, target=target, sizes=sizes, capacity=capacity)
+    shown = _report(what, replace(ask, alignment=alignment), title)
     if view != "rewrite":
         shown.need_memories()
     return shown
@@ -111,22 +110,34 @@ def compare(
     what: str | PathLike[str] | IRModule | PrimFunc | rx.Function | Problem | Program,
     planners: str | Sequence[str] = EVERY,
     *,
-    view: str = "",
-    target: str | Target | None = None,
-    budget: Budget | int | None = None,
-    sizes: InputSizes | None = None,
     upper_bounds: Mapping[str, int] | None = None,
     title: str = "module",
-    progress: Callable[[int, int], object] = silent,
+    **options: Any,
 ) -> Report:
     """Plan every memory of a program with every planner, beside TVM's own plans.
 
     Of a network that is the tensors between operators, fused and not, and what kernels allocate. A
-    note says whether our `StorageRewrite` gives the same IR as TVM's. All else is as in
+    note says whether our `StorageRewrite` gives the same IR as TVM's. All options are those of
     `memory_map`.
     """
-    ask = Ask(compared_planners(planners), (), (), budget, True, upper_bounds or {}, progress)
-    return report_of(*_read(what, replace(ask, view=view, target=target, sizes=sizes), title))
+    given = {**options, "upper_bounds": upper_bounds or {}, "everything": True}
+    return _report(what, Ask(compared_planners(planners), **given), title)
+
+
+def _report(what: object, ask: Ask, title: str) -> Report:
+    """Read a program, and return the part of its report that is asked for."""
+    report = report_of(*_read(what, ask, title))
+    memories = report.memories
+    for part, asked in (("scope", ask.scopes), ("owner", ask.functions)):
+        known = dict.fromkeys(getattr(view, part) for view in report.memories)
+        for name in asked:
+            if name not in known:
+                called, there = "function" if part == "owner" else part, ", ".join(known)
+                raise ValueError(
+                    f"{report.title}: no {called} {name!r} to show; there are: {there}"
+                )
+        memories = tuple(view for view in memories if not asked or getattr(view, part) in asked)
+    return replace(report, memories=memories)
 
 
 def _read(what: object, ask: Ask, title: str) -> tuple[str, Iterable[Finding]]:
@@ -176,19 +187,3 @@ def _read(what: object, ask: Ask, title: str) -> tuple[str, Iterable[Finding]]:
 def _buffers(problem: Problem, ask: Ask, name: str) -> Iterator[Finding]:
     ask.check_alone(name)
     return iter([MemoryView(problem.name, ask.plan(problem))])
-
-
-def _asked(report: Report, ask: Ask) -> Report:
-    """Return the part of a report that is asked for."""
-    memories = report.memories
-    for what, asked in (("scope", ask.scopes), ("owner", ask.functions)):
-        called = "function" if what == "owner" else what
-        known = dict.fromkeys(getattr(view, what) for view in report.memories)
-        for name in asked:
-            if name not in known:
-                there = ", ".join(known)
-                raise ValueError(
-                    f"{report.title}: no {called} {name!r} to show; there are: {there}"
-                )
-        memories = tuple(view for view in memories if not asked or getattr(view, what) in asked)
-    return replace(report, memories=memories)

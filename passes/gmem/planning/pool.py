@@ -62,7 +62,9 @@ def checked(name: str, buffers: Sequence[Buffer], pieces: Pieces) -> Pieces:
     return pieces
 
 
-def storages(buffers: Sequence[Buffer], pieces: Pieces) -> Iterator[tuple[int, tuple[Buffer, ...]]]:
+def each_storage(
+    buffers: Sequence[Buffer], pieces: Pieces
+) -> Iterator[tuple[int, tuple[Buffer, ...]]]:
     """Yield the bytes of each piece with its buffers, and the buffers in no piece by themselves."""
     known = {buffer.name: buffer for buffer in buffers}
     for piece in pieces:
@@ -195,7 +197,7 @@ def cost(buffers: Sequence[Buffer], pieces: Pieces, page: int) -> tuple[int, int
         PoolAllocation(
             (0, ""), size, 0, min(b.live[0][0] for b in inside), max(b.live[-1][1] for b in inside)
         )
-        for size, inside in storages(buffers, pieces)
+        for size, inside in each_storage(buffers, pieces)
     ]
     taken = bytes_of_blocks(blocks_taken(made, page=page))
     return taken, sum(one.count for one in made), len(pieces)

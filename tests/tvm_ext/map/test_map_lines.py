@@ -19,6 +19,7 @@ import tvm_ext
 from tvm_ext import workloads
 from tvm_ext.lowering import split
 from tvm_ext.report import Ask, MemoryView
+from tvm_ext.report.readers.rewrites import rewrite
 from tvm_ext.report.readers.statement_memories import statements
 
 KERNELS = [f"ascend:{name}:reuse" for name in workloads.ascend_kernels()]
@@ -53,8 +54,8 @@ class InFront:
 
 
 def maps_of(mod: tvm.IRModule):
-    ((var, func),) = mod.functions.items()
-    found = statements(str(var.name_hint), func, Ask())
+    (func,) = mod.functions.values()
+    found = statements("main", func, Ask(), {}, lambda name: rewrite(name, func))
     return func, [one for one in found if isinstance(one, MemoryView)]
 
 

@@ -14,7 +14,7 @@ import pytest
 from passes.planning import Buffer, Problem, solve
 from target_hw.memory import MemoryScope
 from tvm_ext.report import Axis, MemoryView, PlannedProblem, Report
-from tvm_ext.report.memory_view import BufferNote
+from tvm_ext.report.memory_view import BufferNote, written
 
 SIZES = ((390, 844), (1400, 900), (2560, 1300))
 SOME = [SIZES[0], *(pytest.param(*size, marks=pytest.mark.slow) for size in SIZES[1:])]
@@ -173,7 +173,7 @@ def test_folded_lines_that_are_too_low_for_a_name_have_names_where_there_is_room
     axis = Axis(lines, tuple(range(900)), "main", labels=tuple(names))
     notes = {name: BufferNote(writes=(at,)) for at, name in enumerate(names) if at >= 100}
     placed = PlannedProblem("best", problem, solve(problem, "best"))
-    page = open_page(Report("long", (MemoryView("main", (placed,), axis, notes),)))
+    page = open_page(Report("long", (MemoryView("main", (placed,), written(axis, notes)),)))
     page.at_size(1400, 900)
     page.run("memoryMap.page.fit()")
     page.settle()

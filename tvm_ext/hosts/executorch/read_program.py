@@ -20,7 +20,7 @@ from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope, round_up
 from tvm_ext.hosts import quiet
 from tvm_ext.named_planners import STOCK
-from tvm_ext.report.memory_view import Axis, BufferNote, MemoryView, PlannedProblem
+from tvm_ext.report.memory_view import Axis, BufferNote, MemoryView, PlannedProblem, written
 
 SUFFIX = ".pte"
 WRITTEN = "executorch"
@@ -116,8 +116,8 @@ class _Method:
                 memory = MemoryScope(f"global.arena{arena}")
                 problem = Problem(tuple(buffers), memory, name=f"{memory.name} of {method}")
                 plan = Plan(offsets, peak, 0, WRITTEN, Status.FEASIBLE)
-                written = PlannedProblem(STOCK, problem, plan, has_offsets=True)
-                yield MemoryView(method, (written,), axis, notes)
+                planned = PlannedProblem(STOCK, problem, plan, has_offsets=True)
+                yield MemoryView(method, (planned,), written(axis, notes))
 
     def pieces(self, arena: int) -> list[_Piece]:
         """Return the pieces of an arena; views, and results in place, are joined."""

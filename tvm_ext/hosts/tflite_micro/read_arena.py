@@ -12,7 +12,7 @@ from tvm_ext.hosts.tflite_micro.fit import Fit, Fitting, fit
 from tvm_ext.hosts.tflite_micro.read_model import Model
 from tvm_ext.named_planners import STOCK
 from tvm_ext.report.ask import Ask
-from tvm_ext.report.memory_view import Axis, BufferNote, MemoryView, PlannedProblem
+from tvm_ext.report.memory_view import Axis, BufferNote, MemoryView, PlannedProblem, written
 from tvm_ext.report.report import Finding
 
 SUFFIX = ".tflite"
@@ -49,8 +49,8 @@ def _view(found: Fit, choice: Fitting, ask: Ask) -> MemoryView:
         for each in choice.arena.residents
         if each.tensor is not None
     }
-    axis = axis_of(choice.model, choice.arena)
-    return MemoryView(Path(found.model.name).stem, plans, axis, notes, f"arena, {choice.label}")
+    text = written(axis_of(choice.model, choice.arena), notes)
+    return MemoryView(Path(found.model.name).stem, plans, text, f"arena, {choice.label}")
 
 
 def _shape(model: Model, number: int) -> str:

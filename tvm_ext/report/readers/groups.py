@@ -24,6 +24,7 @@ from tvm_ext.report.memory_view import (
     LeftAlone,
     MemoryView,
     PlannedProblem,
+    Text,
     planned,
 )
 from tvm_ext.report.report import Finding
@@ -297,8 +298,7 @@ def groups(mod: IRModule, target: Target, ask: Ask) -> Iterator[Finding]:
         ]
         if group.local.bank_bytes:
             plans.append(PlannedProblem(BUILT, problem, group.plan))
-        axis, notes = _read_steps(name, group)
-        yield MemoryView(name, tuple(plans), axis, notes)
+        yield MemoryView(name, tuple(plans), partial(_read_steps, name, group))
     yield from (LeftAlone(one.function, one.layer, one.reason, what="layer") for one in found.left)
     yield found.table(left=False)
 
@@ -309,7 +309,7 @@ def _solve(group: layer_group.PlannedGroup, planner: str, problem: Problem) -> P
     return plan or solve(problem, planner, layer_group.GROUP_BUDGET)
 
 
-def _read_steps(name: str, group: layer_group.PlannedGroup) -> tuple[Axis, dict[str, BufferNote]]:
+def _read_steps(name: str, group: layer_group.PlannedGroup) -> Text:
     """Write a group's time steps as lines, and find the lines that read and write each item."""
     layers, cut = group.group.layers, group.cut
     lines = [f"for slice in range({cut.steps}):  # {cut}; halos: {group.halo}"]

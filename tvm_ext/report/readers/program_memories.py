@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache, partial
 
 from passes.ir import UPPER_BOUND, IRModule, PrimFunc, Target, declared_bounds, first_line
 from passes.pass_errors import error_context
@@ -19,7 +20,7 @@ from tvm_ext.reading.programs import Program
 from tvm_ext.report.ask import Ask
 from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView
 from tvm_ext.report.readers.groups import DEFAULT_CHIP, groups
-from tvm_ext.report.readers.rewrites import rewrites
+from tvm_ext.report.readers.rewrites import Rewritten, rewrite, rewrites
 from tvm_ext.report.readers.shared_memory import kernel_memories, shared_memory
 from tvm_ext.report.readers.statement_memories import Solved, statements
 from tvm_ext.report.readers.tensor_memories import FUSED, network
@@ -30,13 +31,14 @@ from tvm_ext.weights import REMEDY, weight_tensors
 def of_program(program: Program, ask: Ask) -> Iterator[Finding]:
     """Yield the memories of a program, or what a view shows in their place."""
     view = ask.view
+    rewritten = cache(lambda name: rewrite(name, program.functions[name]))
     if view == "shared":
         chosen = ask.functions or program.functions
         yield from shared_memory({name: _function(program, name) for name in chosen}, ask)
         return
     if view == "rewrite":
         try:
-            yield from rewrites(program.functions)
+            yield from rewrites(program.functions, rewritten)
         except ValueError as error:
             raise ValueError(f"{program.name}: {error}") from error
         return
@@ -63,9 +65,9 @@ def of_program(program: Program, ask: Ask) -> Iterator[Finding]:
             known = [one for one in described_dimensions(mod) if one.split(" ")[0] in unknown]
             sizes, bind = ", ".join(known), bind_hint(unknown)
             yield f"sizes that only the running program knows: {sizes}; {bind} plans at a value"
-        if not ask.everything:
+        if ask.functions or not ask.everything:  # The Relax functions are among those asked for.
             names = tuple(name for name in ask.functions if name in program.functions)
-        elif program.given is not None:
+        if ask.everything and program.given is not None:
             built = _peaks(tensors)
             yield from _weights_in_each_call(program.given, program.target, ask, built)
     if view == "order":
@@ -73,13 +75,13 @@ def of_program(program: Program, ask: Ask) -> Iterator[Finding]:
     if ask.everything and program.assumed:
         yield program.assumed
     notes: defaultdict[str, list[str]] = defaultdict(list)
-    solved: Solved = {}
+    plan_kernel = partial(_statements, ask=ask, known={}, rewritten=rewritten)
     for name in names:
         func = _function(program, name)
         if bounds:
             func = func.with_attr(UPPER_BOUND, {**bounds, **declared_bounds(func)})
         with error_context(program.name, name):
-            for found in _statements(name, func, ask, solved):
+            for found in plan_kernel(name, func):
                 if isinstance(found, str):
                     notes[found].append(name)
                 else:
@@ -89,18 +91,20 @@ def of_program(program: Program, ask: Ask) -> Iterator[Finding]:
         yield f"{where}: {note}"
     if ask.everything:
         try:
-            yield from rewrites(program.functions, each=False)
+            yield from rewrites(program.functions, rewritten, each=False)
         except ValueError as error:  # The plans stand by themselves.
             yield Fault(f"StorageRewrite: not compared: {error}")
 
 
-def _statements(name: str, func: PrimFunc, ask: Ask, solved: Solved) -> Iterator[Finding]:
+def _statements(
+    name: str, func: PrimFunc, ask: Ask, known: Solved, rewritten: Callable[[str], Rewritten]
+) -> Iterator[Finding]:
     """Yield a function's memories, with shared memory as the view ``shared`` has it.
 
     Shared memory is planned by epochs, unless the target describes that memory.
     """
     has_shared, shared = False, SCOPES if memory_of(func) is None else ()
-    for found in statements(name, func, ask, solved):
+    for found in statements(name, func, ask, known, rewritten):
         if isinstance(found, MemoryView | LeftAlone) and found.scope in shared:
             has_shared = True
         else:

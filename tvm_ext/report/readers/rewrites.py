@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from passes.addresses import has_tiles
@@ -26,54 +26,36 @@ from tvm_ext.report.report import Finding
 from tvm_ext.text import Table, counted, format_bytes, format_seconds
 
 
-@dataclass(frozen=True)
-class Allocations:
-    """The allocations in one storage scope, as they stand in the IR."""
-
-    count: int = 0  # Those of constant size
-    nbytes: int = 0  # Their bytes, rounded up to whole ones; an allocation in a loop counts once
-    symbolic: int = 0  # Those of a size that only the running program knows
-
-
-ByScope = Mapping[str, Allocations]
-
-
-@dataclass(frozen=True)
-class FunctionComparison:
-    """The results of both passes for one function."""
+@dataclass(frozen=True, eq=False)
+class Rewritten:
+    """A function before `StorageRewrite`, and what both passes make of it."""
 
     name: str
-    # By storage scope, in alphabetical order: in the input, after the stock pass, after ours
-    before: ByScope
-    stock: ByScope
-    ours: ByScope
-    difference: str | None  # Where the two results first differ, in words; None if they are equal
-    # Times of the second run of each pass
-    stock_seconds: float = field(compare=False)
-    ours_seconds: float = field(compare=False)
-
-    @property
-    def equal(self) -> bool:
-        """Whether both passes give the same IR."""
-        return self.difference is None
+    before: IRModule
+    stock: IRModule  # By TVM's pass
+    ours: IRModule
+    difference: str | None  # Where the two first differ, in words; None if they are equal
+    seconds: tuple[float, float]  # Time that TVM's pass takes, and ours
 
 
-def rewrites(functions: Mapping[str, PrimFunc], *, each: bool = True) -> Iterator[Finding]:
-    """Run both passes on functions, and yield a line that says whether their results are equal.
+def rewrites(
+    functions: Mapping[str, PrimFunc], rewritten: Callable[[str], Rewritten], *, each: bool = True
+) -> Iterator[Finding]:
+    """Yield a line that says whether both passes make the same IR of functions.
 
     With `each`, a table has a row for each function and scope, and the first difference is said.
-    Functions of Trainium, which TVM never gives to the pass, are left out. The pass context in
-    force applies. Raises ValueError when a pass fails, with what the function still needs.
+    Functions of Trainium, which TVM never gives to the pass, are left out. Raises what `rewritten`
+    does, which returns both results by the name of a function.
     """
-    found = compared(functions)
+    found = [rewritten(name) for name, func in functions.items() if not has_tiles(func)]
     if not found:
         return
-    different = [one for one in found if not one.equal]
+    different = [one for one in found if one.difference is not None]
     if each:
         yield _table(found)
         for first in different[:1]:
             yield f"the first function that differs: {first.name}: {first.difference}"
-    seconds = (sum(one.stock_seconds for one in found), sum(one.ours_seconds for one in found))
+    seconds = map(sum, zip(*(one.seconds for one in found), strict=True))
     times = f"TVM's/ours take {format_seconds(*seconds)}"
     of = counted(len(found), "function")
     if different:
@@ -85,17 +67,15 @@ def rewrites(functions: Mapping[str, PrimFunc], *, each: bool = True) -> Iterato
         yield f"StorageRewrite: the same IR as TVM's in {'all of ' * bool(found[1:])}{of}; {times}"
 
 
-def compared(
-    functions: Mapping[str, PrimFunc], ours: Pass | None = None
-) -> list[FunctionComparison]:
-    """Return the results of both passes for each function; `ours` takes the place of our pass."""
-    ours = StorageRewrite() if ours is None else ours
-    return [_compare(n, func, ours) for n, func in functions.items() if not has_tiles(func)]
+def rewrite(name: str, func: PrimFunc, ours: Pass | None = None) -> Rewritten:
+    """Run both passes on a function; `ours` takes the place of our pass.
 
-
-def _compare(name: str, func: PrimFunc, ours: Pass) -> FunctionComparison:
+    The pass context in force applies. Raises ValueError when a pass fails, with what the function
+    still needs.
+    """
     mod, results, seconds = IRModule({name: func}), [], []
-    for each in (STOCK_REWRITE(), ours):
+    for each in (STOCK_REWRITE(), StorageRewrite() if ours is None else ours):
+        begin = perf_counter()
         try:
             results.append(each(mod))
         except Exception as error:  # a pass may raise anything
@@ -103,19 +83,25 @@ def _compare(name: str, func: PrimFunc, ours: Pass) -> FunctionComparison:
             raise ValueError(
                 f"function {name!r}: {each.info.name} fails: {first_line(error)}"
             ) from error
-        begin = perf_counter()
-        each(mod)
         seconds.append(perf_counter() - begin)
     difference = None
     try:
         assert_structural_equal(*results, map_free_vars=True)
     except ValueError as mismatch:
         difference = str(mismatch)
-    before, by_stock, by_ours = map(allocations, (mod, *results))
-    return FunctionComparison(name, before, by_stock, by_ours, difference, *seconds)
+    return Rewritten(name, mod, results[0], results[1], difference, (seconds[0], seconds[1]))
 
 
-def allocations(mod: IRModule) -> ByScope:
+@dataclass(frozen=True)
+class Allocations:
+    """The allocations in one storage scope, as they stand in the IR."""
+
+    count: int = 0  # Those of constant size
+    nbytes: int = 0  # Their bytes, rounded up to whole ones; an allocation in a loop counts once
+    symbolic: int = 0  # Those of a size that only the running program knows
+
+
+def allocations(mod: IRModule) -> dict[str, Allocations]:
     """Count the allocations of a module's PrimFuncs by storage scope, in alphabetical order."""
     found: defaultdict[str, Allocations] = defaultdict(Allocations)
     for func in prim_funcs(mod).values():
@@ -129,18 +115,19 @@ def allocations(mod: IRModule) -> ByScope:
     return dict(sorted(found.items()))
 
 
-def _table(found: Sequence[FunctionComparison]) -> Table:
+def _table(found: Sequence[Rewritten]) -> Table:
     rows = [("function", "scope", "allocs", "bytes", "equal")]
-    for row in found:
-        shown = list(_shown(row.before, row.stock, row.ours)) or [("-", "0/0/0", "0/0/0 B")]
-        rows.append((row.name, *shown[0], "yes" if row.equal else "NO"))
+    for one in found:
+        shown = list(_shown(one.before, one.stock, one.ours)) or [("-", "0/0/0", "0/0/0 B")]
+        rows.append((one.name, *shown[0], "yes" if one.difference is None else "NO"))
         rows += [("", *cells, "") for cells in shown[1:]]
     what = "allocations (n+m: m of a size known at run time only), bytes"
     return Table(f"{what}: before/after stock/after ours", rows, left=(0, 1))
 
 
-def _shown(*uses: ByScope) -> Iterator[tuple[str, str, str]]:
+def _shown(*stages: IRModule) -> Iterator[tuple[str, str, str]]:
     """Yield each scope with its numbers of allocations and its bytes, at several stages."""
+    uses = [*map(allocations, stages)]
     for scope in sorted({scope for use in uses for scope in use}):
         groups = [use.get(scope, Allocations()) for use in uses]
         counts = (f"{g.count}+{g.symbolic}" if g.symbolic else str(g.count) for g in groups)

@@ -41,6 +41,7 @@ from tvm_ext.report.memory_view import (
     MemoryView,
     PlannedProblem,
     planned,
+    written,
 )
 from tvm_ext.report.readers.statement_memories import type_and_shape
 from tvm_ext.report.report import Finding
@@ -96,7 +97,7 @@ def kernel_memories(name: str, func: PrimFunc, ask: Ask) -> Iterator[Finding]:
                 PlannedProblem(planner, _in_lines(of[at].problem, begins), of[at].plan)
                 for planner, of in plans.items()
             )
-            yield MemoryView(called, of_planners, axis, notes)
+            yield MemoryView(called, of_planners, written(axis, notes))
 
 
 def _in_lines(problem: Problem, begins: Sequence[int]) -> Problem:

@@ -18,7 +18,7 @@ from passes.planning import (
 )
 from passes.planning.memories import does_not_fit_in_memories
 from tvm_ext.report.banked_greedy import greedy
-from tvm_ext.report.memory_view import BufferNote, Fault, MemoryView, PlannedProblem
+from tvm_ext.report.memory_view import BufferNote, Fault, MemoryView, PlannedProblem, written
 from tvm_ext.report.report import Finding
 from tvm_ext.text import Table
 
@@ -128,9 +128,9 @@ def _views(
             filled = Problem(tuple(box for _, box in boxes), memory, name=memory.name)
             fits = memory.capacity is None or peak <= memory.capacity
             status = Status.FEASIBLE if fits else Status.NOT_FOUND
-            written = Plan(offsets, peak, 0, plan.planner, status)
-            placed = PlannedProblem(plan.planner, filled, written)
-            yield MemoryView(problem.name, (placed,), notes=notes)
+            own = Plan(offsets, peak, 0, plan.planner, status)
+            placed = PlannedProblem(plan.planner, filled, own)
+            yield MemoryView(problem.name, (placed,), written(notes=notes))
 
 
 # ----------------------------------------------------------------------------- other ways to choose

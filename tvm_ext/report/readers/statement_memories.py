@@ -8,9 +8,9 @@ finds as penalties. Where the target describes all pipelines of a function, it i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from passes.addresses import has_tiles, naive_bytes, tile_problems
@@ -18,13 +18,9 @@ from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_work
 from passes.driver import above
 from passes.ir import (
     PREORDER,
-    STOCK_REWRITE,
-    IRModule,
     LinearAccess,
     PrimFunc,
     find_linear_access,
-    first_line,
-    structural_equal,
     structural_walk,
     target_of,
     tir,
@@ -40,7 +36,7 @@ from passes.prim_func import (
     statement_lines,
 )
 from passes.simulation import Step, simulate, statements_of
-from passes.storage_rewrite import plan_storage, storage_rewrite
+from passes.storage_rewrite import plan_storage
 from tvm_ext.named_planners import FOR_LEVELS, STOCK
 from tvm_ext.report.ask import PLANNERS, Ask
 from tvm_ext.report.memory_view import (
@@ -51,9 +47,11 @@ from tvm_ext.report.memory_view import (
     PlannedProblem,
     PlannedRun,
     StockAllocation,
+    Text,
     planned,
     stock_plan,
 )
+from tvm_ext.report.readers.rewrites import Rewritten
 from tvm_ext.report.report import Finding
 from tvm_ext.text import formula
 
@@ -69,13 +67,13 @@ Solved = dict[tuple[str, Problem], Plan]
 
 
 def statements(
-    name: str, func: PrimFunc, ask: Ask, solved: Solved | None = None
+    name: str, func: PrimFunc, ask: Ask, known: Solved, rewritten: Callable[[str], Rewritten]
 ) -> Iterator[Finding]:
     """Yield a flat function's memories, simulated runs, and what is not planned.
 
-    Plans that are in `solved` are taken from there, and new ones are put there.
+    Plans that are in `known` are taken from there, and new ones are put there. `rewritten` returns
+    what TVM's `StorageRewrite` and ours make of a function.
     """
-    known: Solved = {} if solved is None else solved
     if has_tiles(func):
         yield from _tiles(name, func, ask)
         return
@@ -88,7 +86,7 @@ def statements(
     for planner in dict.fromkeys([STOCK, *names] if ask.stock and problems else names):
         try:
             is_stock, ours = planner == STOCK, partial(_solve, planner, ask, known)
-            solver = stock_solver(name, func, function.found) if is_stock else ours
+            solver = stock_solver(rewritten(name), function.found) if is_stock else ours
             by_planner[planner] = _placements(problems, planner, solver)
         except ValueError as error:
             if planner != STOCK or STOCK in ask.planners:
@@ -178,8 +176,15 @@ def _views(
     by_planner: Mapping[str, Sequence[PlannedProblem]],
 ) -> Iterator[MemoryView]:
     """Yield the memories of a function beside its lines, by which its positions are read."""
-    if not function.found.problems:
-        return
+    rules = RULES if function.program else ""
+    texts = cache(lambda: list(_texts(name, func, function)))
+    for at in range(len(function.found.problems)):
+        plans = tuple(placed[at] for placed in by_planner.values())
+        yield MemoryView(name, plans, lambda at=at: texts()[at], rules=rules)
+
+
+def _texts(name: str, func: PrimFunc, function: _ReadFunction) -> Iterator[Text]:
+    """Yield a function's lines for each of its memories, with notes on the buffers there."""
     text = statement_lines(func, function.found)
     axis = Axis(text.lines, text.line_of, name)
     reads, writes = _lines_of_buffers(func, function.found.access, text.begins)
@@ -187,10 +192,8 @@ def _views(
     for statement in statements_of(function.program):
         for buffer in (*statement.reads, *statement.writes):
             pipes[buffer].add(statement.pipe)
-    rules = RULES if function.program else ""
-    for at, attached in enumerate(function.found.problems):
-        scope = attached.problem.memory.name
-        notes = {}
+    for attached in function.found.problems:
+        scope, notes = attached.problem.memory.name, {}
         for buffer, allocation in attached.allocations.items():
             allocated = text.begins.get(allocation.statement.__chandle__(), ())
             notes[buffer] = BufferNote(
@@ -202,8 +205,7 @@ def _views(
                 writes=tuple(sorted(writes[allocation.index])),
                 pipes=tuple(sorted(pipes[buffer])),
             )
-        plans = tuple(placed[at] for placed in by_planner.values())
-        yield MemoryView(name, plans, axis, notes, rules=rules)
+        yield axis, notes
 
 
 def type_and_shape(buffer: tir.Var) -> str:
@@ -245,20 +247,15 @@ def _lines_of_buffers(
 # -------------------------------------------------------------------------------- TVM's own plan
 
 
-def stock_solver(name: str, func: PrimFunc, found: FunctionProblems) -> Solver:
+def stock_solver(rewritten: Rewritten, found: FunctionProblems) -> Solver:
     """Return a solver that gives the stock `StorageRewrite`'s plan of each problem of a function.
 
     Our mirror of that pass says which allocation a buffer is in, once its result is the same IR.
-    Raises ValueError when the stock pass fails, or our mirror makes other IR.
+    Raises ValueError when our mirror makes other IR.
     """
-    try:
-        stock = STOCK_REWRITE()(IRModule({name: func}))[name]
-    except Exception as error:  # whatever an internal check of the stock pass raises
-        raise ValueError(
-            f"function {name!r}: TVM's StorageRewrite fails: {first_line(error)}"
-        ) from error
-    ours = storage_rewrite(func)
-    if not structural_equal(stock, ours, map_free_vars=True):
+    name = rewritten.name
+    func = rewritten.before[name]
+    if rewritten.difference is not None:
         raise ValueError(
             f"function {name!r}: the plan of TVM's StorageRewrite cannot be read off its result"
         )

@@ -6,38 +6,35 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
-from passes.gmem import FunctionPlan, GMEMOptions, plan_gmem, plan_slots, served_memory, stock_pass
-from passes.ir import (
-    UPPER_BOUND,
-    IRModule,
-    Target,
-    declared_bounds,
-    new_dtype,
-    nodes_in,
-    printed,
-    tir,
+from passes.gmem import (
+    FunctionPlan,
+    GMEMOptions,
+    Pieces,
+    Placement,
+    each_storage,
+    plan_gmem,
+    plan_slots,
+    served_memory,
+    stock_placement,
 )
-from passes.ir.operators import operator_name
-from passes.ir.relax_operators import ALLOC_PLANNED_STORAGE, ALLOC_PLANNED_TENSOR
+from passes.ir import IRModule, Target, nodes_in, printed, tir
 from passes.order import FunctionOrder
 from passes.relax import (
     HOST,
     MAIN_DEVICE,
     RETURNED,
     SCOPE,
-    Size,
-    Sizes,
     TensorGroup,
     bindings_of,
-    functions_in_order,
     on_one_path,
     place_of,
     product,
     rx,
 )
-from tvm_ext.lowering import Reordered, capture_relax, lowered_for
+from tvm_ext.lowering import Reordered, capture_relax
 from tvm_ext.named_planners import STOCK
 from tvm_ext.report.ask import Ask
 from tvm_ext.report.memory_view import (
@@ -47,7 +44,7 @@ from tvm_ext.report.memory_view import (
     LeftAlone,
     MemoryView,
     PlannedProblem,
-    StockAllocation,
+    Text,
     planned,
     stock_plan,
 )
@@ -72,7 +69,6 @@ class ReadNetwork:
 
     functions: tuple[FunctionPlan, ...]  # In alphabetical order
     options: GMEMOptions  # By which they were read
-    stock: Mapping[str, rx.Function]  # The results of `StaticPlanBlockMemory`, if asked for
     orders: Mapping[str, FunctionOrder]  # The orders of operators, where others were looked for
 
 
@@ -86,15 +82,8 @@ def read_network(
     options = GMEMOptions(target=target, upper_bounds=ask.upper_bounds)
     ordered = Reordered(options)
     lowered = capture_relax(mod, target, fuse=fuse, between=ordered if order else None)
-    for variable, func in functions_in_order(lowered) if ask.upper_bounds else ():
-        bounds = {**ask.upper_bounds, **declared_bounds(func)}
-        lowered[variable] = func.with_attr(UPPER_BOUND, bounds)
-    stock: dict[str, rx.Function] = {}
-    if ask.stock:
-        planned_mod = lowered_for(target, lambda: stock_pass()(lowered))
-        stock = {str(v.name_hint): func for v, func in functions_in_order(planned_mod)}
     orders = {found.name: found for found in ordered.orders}
-    return ReadNetwork(plan_gmem(lowered, READER, options), options, stock, orders)
+    return ReadNetwork(plan_gmem(lowered, READER, options), options, orders)
 
 
 def network(mod: IRModule, target: Target, ask: Ask, *, order: bool = False) -> Iterator[Finding]:
@@ -112,7 +101,11 @@ def network(mod: IRModule, target: Target, ask: Ask, *, order: bool = False) -> 
         found = read_network(mod, target, ask, fuse=fuse, order=order)
         fused, holds = ("fused", FUSED) if fuse else ("not fused", "tensors, not fused")
         for function in found.functions:
-            views = list(_views(found, function, holds, ask))
+            name = function.memory.name
+            stock = stock_placement(function.memory, ask.upper_bounds) if ask.stock else None
+            if ask.stock and stock is None:
+                yield f"{name}, {fused}: TVM's StaticPlanBlockMemory fails, so it has no plan here"
+            views = list(_views(found, function, holds, ask, stock))
             yield from views
             if views and (note := _with_results(function, views[0], fused)):
                 yield note
@@ -153,7 +146,7 @@ def _left(found: ReadNetwork) -> Iterator[LeftAlone]:
 
 
 def _views(
-    found: ReadNetwork, function: FunctionPlan, holds: str, ask: Ask
+    found: ReadNetwork, function: FunctionPlan, holds: str, ask: Ask, stock: Placement | None
 ) -> Iterator[MemoryView]:
     memory, units = function.memory, dict[str, list[TensorGroup]]()
     for group in memory.groups:
@@ -162,16 +155,16 @@ def _views(
     groups = [(unit, group) for unit, of in units.items() for group in of]
     if not groups:
         return
-    axis, notes = _read_bindings(function, found.orders.get(memory.name))
+    text = cache(partial(_read_bindings, function, found.orders.get(memory.name)))
     copies = f"; a call copies {function.copied:,} bytes" if function.copied else ""
-    stock = found.stock.get(memory.name)
     for unit, group in groups:
         form = found.options.form(memory.mod, group)
-        plans = tuple(_placements(function, group, unit, form.offsets, ask, stock))
+        pieces = None if stock is None else stock[memory.groups.index(group)]
+        plans = tuple(_placements(function, group, unit, form.offsets, ask, pieces))
         named = unit_in(memory.func, unit, group.unit) if unit else ""
         own = f"{holds}, for each {named}" if unit else holds
         own += _elsewhere(memory.mod, group)
-        yield MemoryView(memory.name, plans, axis, notes, own, "", f"{form}{copies}", unit, named)
+        yield MemoryView(memory.name, plans, text, own, "", f"{form}{copies}", unit, named)
 
 
 def _elsewhere(mod: IRModule, group: TensorGroup) -> str:
@@ -191,7 +184,7 @@ def _placements(
     unit: str,
     offsets: bool,
     ask: Ask,
-    stock: rx.Function | None,
+    stock: Pieces | None,
 ) -> Iterator[PlannedProblem]:
     problem = group.problem
     if unit:
@@ -206,8 +199,12 @@ def _placements(
         seconds = time.perf_counter() - begin
         planners = [SLOTS] if planners else []
     if stock is not None:
-        pieces, name = static_plan_pieces(found, group, stock), found.memory.name
-        plan = stock_plan(problem, pieces, "StaticPlanBlockMemory", name)
+        begins = [
+            (size, {buffer.name: 0 for buffer in inside})
+            for size, inside in each_storage(group.every, stock)
+        ]
+        begins.sort(key=lambda piece: min(group.uses[name].made_at for name in piece[1]))
+        plan = stock_plan(problem, begins, "StaticPlanBlockMemory", found.memory.name)
         yield PlannedProblem(STOCK, problem, plan, bound_of_form=bound)
     for planner in planners:
         if planner == SLOTS:
@@ -247,36 +244,6 @@ def _with_results(function: FunctionPlan, view: MemoryView, fused: str) -> str:
     )
 
 
-def static_plan_pieces(
-    found: FunctionPlan, group: TensorGroup, stock: rx.Function
-) -> list[StockAllocation]:
-    """Read off the storages that `StaticPlanBlockMemory` has made for a group, in program order.
-
-    A tensor that the pass leaves alone is a piece of its own.
-    """
-    memory, read = found.memory, Sizes(stock, {})
-    sizes = {buffer.name: buffer.size for buffer in group.problem.buffers}
-    own_unit = unit_text(group.unit)
-    pieces: dict[object, StockAllocation] = {}
-    for binding in bindings_of(stock.body):
-        call, handle = binding.value, binding.var.__chandle__()
-        operator = operator_name(call.op) if isinstance(call, rx.Call) else None
-        if operator == ALLOC_PLANNED_STORAGE:
-            size = read.of(call.args[0].values, new_dtype("uint8"))
-            pieces[handle] = size.count if unit_of(size) == own_unit else 0, {}
-        name = memory.buffer_of.get(handle)
-        if name not in sizes or not isinstance(call, rx.Call):
-            continue
-        key = call.args[0].__chandle__() if operator == ALLOC_PLANNED_TENSOR else name
-        pieces.setdefault(key, (sizes[name], {}))[1][name] = 0
-    return list(pieces.values())
-
-
-def unit_of(size: Size) -> str:
-    """Write the unit that a size has its bytes for each of; empty for a constant size."""
-    return unit_text(product(size.factors) if size.factors else None)
-
-
 def unit_in(func: rx.Function, text: str, unit: Any) -> str:
     """Write a unit with the inputs and axes that give its dimensions: ``batch (axis 0 of x)``."""
     names = dict.fromkeys(str(variable.name) for variable in nodes_in(unit, tir.Var))
@@ -293,9 +260,7 @@ def unit_text(unit: Any) -> str:
     return "" if unit is None else formula(product(sorted(factors(unit), key=str)))
 
 
-def _read_bindings(
-    found: FunctionPlan, order: FunctionOrder | None
-) -> tuple[Axis, dict[str, BufferNote]]:
+def _read_bindings(found: FunctionPlan, order: FunctionOrder | None) -> Text:
     """Print a function, and find what makes each buffer, and the lines that touch it."""
     memory = found.memory
     bindings = list(bindings_of(memory.func.body))
