@@ -10,7 +10,6 @@ import pytest
 import tvm
 import tvm_ffi
 from saved_json import saved_json
-from sweeps import sample
 from tvm import relax
 from tvm.relax.frontend import nn
 
@@ -137,7 +136,8 @@ def test_the_bytes_are_those_of_bound_weights():
     assert planned(mod) == planned(with_bound_weights(mod))
 
 
-@pytest.mark.parametrize("name", sample(list(workloads.NETWORKS), "squeezenet"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", workloads.NETWORKS)
 def test_networks_take_the_bytes_of_bound_weights(name):
     mod = workloads.model(name)
     found, bound = planned(mod), planned(with_bound_weights(mod))
