@@ -116,8 +116,8 @@ def add_map(parser: argparse.ArgumentParser) -> None:
 def _add_program(parser: argparse.ArgumentParser, programs: str) -> None:
     """Add the program, which may be left out where there is a default, and what both ask of it."""
     add = parser.add_argument
-    is_optional = {} if parser.get_default("program") is None else {"nargs": "?"}
-    add("program", metavar="WHAT", help=programs, **is_optional)
+    nargs = None if parser.get_default("program") is None else "?"
+    add("program", nargs=nargs, metavar="WHAT", help=programs)
     views = "; ".join(f"{view}: {what}" for view, what in VIEWS.items())
     what = f"show instead one of {views}"
     add("view", nargs="?", choices=tuple(VIEWS), metavar="VIEW", help=what)

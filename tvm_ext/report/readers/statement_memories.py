@@ -180,7 +180,11 @@ def _views(
     texts = cache(lambda: list(_texts(name, func, function)))
     for at in range(len(function.found.problems)):
         plans = tuple(placed[at] for placed in by_planner.values())
-        yield MemoryView(name, plans, lambda at=at: texts()[at], rules=rules)
+        yield MemoryView(name, plans, partial(_at, texts, at), rules=rules)
+
+
+def _at(texts: Callable[[], Sequence[Text]], number: int) -> Text:
+    return texts()[number]
 
 
 def _texts(name: str, func: PrimFunc, function: _ReadFunction) -> Iterator[Text]:
