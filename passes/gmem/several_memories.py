@@ -7,7 +7,6 @@ caller lives while others run, too. Weights live all the time, and the last memo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -110,7 +109,6 @@ def memories_problem(
     `callers` has for each function all that may be waiting for it to return.
     """
     alignment, several = options.gmem().offset_alignment, len(read) > 1
-    aligned = tuple(replace(m, alignment=math.lcm(m.alignment, alignment)) for m in memories)
     ends = list(accumulate(len(memory.bindings) + 1 for memory in read))
     windows = {m.name: span for m, span in zip(read, pairwise((0, *ends)), strict=True)}
     taken: set[str] = set()  # Variables of Relax may share a name.
@@ -122,12 +120,12 @@ def memories_problem(
         named = partial(_unique, prefix, taken)
         own = list(_tensors(memory, windows[memory.name][0], called, named))
         if options.weights:
-            own += _weights(memory, ends[-1], of_data, aligned[-1].name, named)
+            own += _weights(memory, ends[-1], of_data, memories[-1].name, named)
         inside[memory.name] = own
     entries = {entry.buffer.name: entry for own in inside.values() for entry in own}
     problem = MemoriesProblem(
-        tuple(entry.buffer for entry in entries.values()),
-        aligned,
+        tuple(replace(entry.buffer, alignment=alignment) for entry in entries.values()),
+        tuple(memories),
         {name: entry.traffic for name, entry in entries.items()},
         "the module" if several else f"function {read[0].name!r}",
     )
