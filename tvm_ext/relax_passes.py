@@ -203,7 +203,7 @@ def relax_pipeline(
         result = Sequential([allocate, *on_host, *stages.behind])(built)
         says = not lift_weights and _LOGGER.isEnabledFor(logging.WARNING)
         if found := weight_tensors(mod) if says else ():
-            with suppress(Exception):  # What is not built may fail where this has not.
+            with suppress(Exception):  # The module without them may fail to lower, too.
                 say_weights(mod, found, built)
         return result
 
