@@ -17,7 +17,7 @@ from passes.planning.problem import Problem
 from target_hw.memory import as_plain, is_byte_count
 
 FEW_LIVES = 200  # Lives up to which each is held against each
-LEAF = 64  # Positions under a leaf of the tree over them
+LEAF = 32  # Positions under a leaf of the tree over them
 LIVES_AT_ONCE, PAIRS_AT_ONCE = 100_000, 300_000  # Looked at in one step
 
 Numbers = npt.NDArray[np.signedinteger[Any]]
@@ -90,7 +90,7 @@ def _slots(problem: Problem, plan: Plan) -> _Slots:
         rows = [offsets.get(name, ()) for name in columns.names]
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
         given = [at for row in rows for at in row]
-        are_addresses = all(0 <= at < ADDRESS_LIMIT for at in given)
+        are_addresses = min(given, default=0) >= 0 and max(given, default=0) < ADDRESS_LIMIT
         begins = np.array(given, dtype=np.int64 if are_addresses else object)
     owners = np.repeat(np.arange(len(counts)), counts)
     return _Slots(counts, owners, begins, begins + columns.sizes[owners])
