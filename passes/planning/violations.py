@@ -86,6 +86,8 @@ def _slots(problem: Problem, plan: Plan) -> _Slots:
     columns, offsets = problem.columns, plan.offsets
     if isinstance(offsets, OffsetColumn) and offsets.names is columns.names:
         counts, begins = np.ones_like(columns.slots), offsets.column
+        if begins.min(initial=0) < 0 or begins.max(initial=0) >= ADDRESS_LIMIT:
+            begins = begins.astype(object)
     else:
         rows = [offsets.get(name, ()) for name in columns.names]
         counts = np.fromiter(map(len, rows), np.int64, len(rows))

@@ -32,6 +32,7 @@ from target_hw.memory import MemoryScope
 
 GLOBAL = MemoryScope("global")
 HEADER = "id,lower,upper,size\n"
+TOP = (1 << 63) - (1 << 30)  # With a size on top, a sum in 64 bits would wrap around
 
 
 def read(text, memory=GLOBAL):
@@ -185,14 +186,17 @@ def test_a_table_is_planned_and_checked_in_columns(capacity, alignment):
     assert verify(table, plan) == ()
     assert plan.peak >= lower_bound(table)
     assert "buffers" not in vars(table)  # Nobody has made them.
-    moved = replace(plan, offsets=OffsetColumn(table.columns.names, plan.offsets.column // 2))
-    wrong = verify(table, moved, limit=None)
     same = Problem(table.buffers, memory, name=table.name)
     assert same == table
     assert lower_bound(same) == lower_bound(table)
     assert solve(same, "first_fit") == plan
-    assert verify(same, moved, limit=None) == wrong
-    assert {violation.kind for violation in wrong} >= {"overlap", "misaligned", "peak"}
+    column = plan.offsets.column
+    for kind, moved in (("overlap", column // 2), ("offset", column - 999), ("peak", column + TOP)):
+        wrong = replace(plan, offsets=OffsetColumn(table.columns.names, moved))
+        found = verify(table, wrong, limit=None)
+        assert kind in {violation.kind for violation in found}
+        by_name = replace(plan, offsets=dict(wrong.offsets))
+        assert found == verify(same, wrong, limit=None) == verify(same, by_name, limit=None)
     again = io.StringIO()
     write_plan(again, same, solve(same, "first_fit"))
     assert again.getvalue() == written.getvalue()
