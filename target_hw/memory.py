@@ -266,9 +266,11 @@ def as_plain(value: object) -> object:
     """Return an integer of another library, such as NumPy's, as a plain one; all else as it is."""
     if type(value) is int or isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return value
+    if str(getattr(value, "dtype", "")) == "bool":  # An index to NumPy before 2.3
+        return value
     try:
         return operator.index(value)
-    except TypeError:  # An array of several numbers, or NumPy's bool
+    except TypeError:  # An array of several numbers
         return value
 
 

@@ -213,6 +213,8 @@ def test_onnxruntime_takes_what_it_says_beside_ours(tmp_path, run, sizes):
     out_path = tmp_path / "out.json"
     command = ["compare", str(path), "--onnxruntime", *sizes]
     status, out, err = run(*command, "--json", str(out_path))
+    if "says nothing of memory" in err:
+        pytest.skip("this onnxruntime is too old: its profile says nothing of memory")
     assert (status, err) == (0, "")
     found = json.loads(out_path.read_text())["onnxruntime"]
     tensor = 64 * 4096 * 4

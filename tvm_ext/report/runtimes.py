@@ -58,7 +58,8 @@ def onnxruntime_memory(what: str, sizes: InputSizes) -> Memory:
     nodes = [event["args"] for event in profile if event.get("cat") == "Node"]
     peaks = [int(args["mem_in_use_peak"]) for args in nodes if "mem_in_use_peak" in args]
     if not peaks:
-        raise ValueError(f"{path}: the profile of onnxruntime {version} says nothing of memory")
+        lacks = f"the profile of onnxruntime {version} says nothing of memory"
+        raise ValueError(f"{path}: {lacks}, as that of a newer one does")
     peak, held = max(peaks), max(int(args.get("mem_arena_held", 0)) for args in nodes)
     return {"version": version, "peak": peak, "held": held}, (
         f"onnxruntime {version}: {peak:,} bytes in use at most, {held:,} held by its arena; "
