@@ -15,9 +15,9 @@ from typing import NamedTuple
 Ints = MutableSequence[int]
 
 LEVELS = 12  # Of the skip list: each has a fourth of the gaps of the one below
-NEXT, WORK, TOP, TAKEN, MADE, SPARE, SEED, NOW_SIZE = range(8)
+NEXT, WORK, TOP, TAKEN, MADE, SPARE, SEED, USED, NOW_SIZE = range(9)
 """Entries of `AllocationState.now`: events and steps so far, the first byte above all, ranges
-taken below that, gaps ever made, gaps to be used again, and the last random number."""
+taken below that, gaps ever made, gaps to be used again, the last random number, and levels used."""
 
 
 class AllocationState(NamedTuple):
@@ -67,7 +67,8 @@ def advance(state: AllocationState, stop: int) -> None:
 def _take(state: AllocationState, block: int) -> None:
     """Place a block in the smallest gap that is large enough, else above all."""
     now, size, unit = state.now, state.size[block], state.alignment[block]
-    find(state.low, state.high, state.larger, state.path, size, 0)
+    state.path[0] = 0
+    find(state.low, state.high, state.larger, state.path, now[USED], size, 0)
     gap = state.larger[state.path[0] * LEVELS]
     offset = 0
     while gap > 0:
@@ -138,7 +139,7 @@ def _put(state: AllocationState, low: int, high: int, below: int) -> None:
         state.high[gap] = high
         join(state.below, state.above, gap, state.above[below])
         join(state.below, state.above, below, gap)
-        find(state.low, state.high, larger, path, high - low, low)
+        find(state.low, state.high, larger, path, now[USED], high - low, low)
         now[SEED] = (now[SEED] * 1103515245 + 12345) % 2147483648
         left = now[SEED] // 128
         height = 1
@@ -146,6 +147,9 @@ def _put(state: AllocationState, low: int, high: int, below: int) -> None:
             height += 1
             left = left // 4
         state.height[gap] = height
+        for level in range(now[USED], height):
+            path[level] = 0
+        now[USED] = max(now[USED], height)
         for level in range(height):
             larger[gap * LEVELS + level] = larger[path[level] * LEVELS + level]
             larger[path[level] * LEVELS + level] = gap
@@ -154,18 +158,18 @@ def _put(state: AllocationState, low: int, high: int, below: int) -> None:
 def _drop(state: AllocationState, gap: int) -> None:
     """Take a gap out of the list by size."""
     now, larger, path, low = state.now, state.larger, state.path, state.low[gap]
-    find(state.low, state.high, larger, path, state.high[gap] - low, low)
+    find(state.low, state.high, larger, path, now[USED], state.high[gap] - low, low)
     for level in range(state.height[gap]):
         larger[path[level] * LEVELS + level] = larger[gap * LEVELS + level]
     state.spare[now[SPARE]] = gap
     now[SPARE] += 1
 
 
-def find(lows: Ints, highs: Ints, larger: Ints, path: Ints, size: int, low: int) -> None:
+def find(lows: Ints, highs: Ints, larger: Ints, path: Ints, used: int, size: int, low: int) -> None:
     """Find on each level the last gap that is smaller, or as large and lower."""
     gap = 0
-    for down in range(LEVELS):
-        level = LEVELS - 1 - down
+    for down in range(used):
+        level = used - 1 - down
         after = larger[gap * LEVELS + level]
         while after > 0:
             room = highs[after] - lows[after]
