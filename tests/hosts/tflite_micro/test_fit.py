@@ -397,6 +397,28 @@ def test_scratch_memory_is_found_in_the_subgraphs_that_an_operator_runs() -> Non
     check(fit(made.bytes(), "branches"))
 
 
+@pytest.mark.usefixtures("together")
+@pytest.mark.parametrize("others", [1, 2])
+def test_scratch_memory_of_a_subgraph_that_runs_twice_is_kept_between(others: int) -> None:
+    made = Made()
+    graph = made.graph()
+    chosen, value = graph.input([1], BOOL), graph.input([1, 8], INT8)
+    for _ in range(others):
+        branch = made.graph()
+        early, late = branch.input([1, 8], INT8), branch.tensor([1, 8], INT8)
+        branch.operator("ADD_N", [early] * 3, [late])
+        branch.table.outputs = [late]
+    for _ in range(2):
+        given, value = value, graph.tensor([1, 8], INT8)
+        graph.operator(
+            "IF", [chosen, given], [value], thenSubgraphIndex=1, elseSubgraphIndex=others
+        )
+        given, value = value, graph.tensor([1, 8], INT8)
+        graph.operator("ADD", [given, given], [value])
+    graph.table.outputs = [value]
+    check(fit(made.bytes(), "twice"))
+
+
 def fitted(model: Model) -> bytes:
     """Return the file of a model with a plan in it."""
     return with_plan(model, [-1] * len(model.tensors))

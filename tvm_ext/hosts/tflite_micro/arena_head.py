@@ -155,13 +155,16 @@ def arena_of(model: Model, scratch: Scratch) -> ArenaHead:
             seen.add(name)
             size = round_up(tensor.size, ALIGNMENT)
             residents.append(Resident(name, size, first, max(first, last.get(at, -1)), at, pinned))
-    spans = {(step.subgraph, step.operator): step for step in steps}
+    spans: dict[tuple[int, int], tuple[int, int]] = {}
+    for step in steps:  # A subgraph that runs again keeps its scratch memory until then.
+        begin, _ = spans.get((step.subgraph, step.operator), (step.time, step.end))
+        spans[step.subgraph, step.operator] = begin, step.end
     for subgraph, operator in sorted(scratch.keys() & spans.keys()):
-        span = spans[subgraph, operator]
+        first, end = spans[subgraph, operator]
         label = f"scratch of {model.subgraphs[subgraph].operators[operator].name}"
         name = f"{label} (operator {operator}{f' of subgraph {subgraph}' * bool(subgraph)})"
         size = round_up(scratch[subgraph, operator], ALIGNMENT)
-        residents.append(Resident(name, size, span.time, span.end))
+        residents.append(Resident(name, size, first, end))
     return ArenaHead(tuple(residents), tuple(sorted(steps)))
 
 
