@@ -163,7 +163,13 @@ class LevelCosts:
         buffers = self._problem.buffers
         cost, in_step = self._prices(number, self._together(number))
         for other in np.flatnonzero(among & (cost > 0)).tolist():
-            yield buffers[number], buffers[other], int(cost[other]), int(in_step[other])
+            one, two = buffers[number], buffers[other]
+            prices = int(cost[other]), int(in_step[other])
+            runs = min(use.runs if use else 1 for use in (one.use, two.use))
+            in_loop = self._loop[number] == self._loop[other] > 0
+            if runs > MOST_RUNS and in_loop and other not in self._listed[number]:
+                prices = prices[0] // MOST_RUNS * runs, prices[1] // MOST_RUNS * runs
+            yield one, two, *prices
 
     def _together(self, number: int) -> npt.NDArray[np.bool_]:
         columns, found = self._problem.columns, np.zeros(len(self._kind), dtype=bool)
