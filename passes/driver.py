@@ -122,7 +122,7 @@ def _callers_of(
     Callers of callers count too: in a recursive cycle some direct callers are not planned yet.
     """
     taken: dict[str, list[ByteRange]] = {}
-    at_once = False
+    at_once, unknown = False, set[str]()
     leading = graph.callers[name]
     for caller, plan in planned.items():
         if caller not in leading or _on_other_devices(functions[caller], functions[name]):
@@ -130,11 +130,22 @@ def _callers_of(
         ways = [callee for callee in graph.calls[caller] if callee == name or callee in leading]
         for position, by_several in call_sites(plan.found.access, graph, ways):
             at_once |= by_several
+            unknown |= _unplanned(plan)
             for scope in plan.scopes:
                 held = taken.setdefault(scope.problem.memory.name, [])
                 held.extend(_held_at(position, scope, plan.found))
     ranges = {scope: join_ranges(held) for scope, held in taken.items()}
-    return Callers(ranges, at_once, name in leading, graph.lasting)
+    return Callers(ranges, at_once, name in leading, graph.lasting, frozenset(unknown))
+
+
+def _unplanned(plan: AddressPlan) -> set[str]:
+    """Return the scopes in which a function uses addresses of its own that are in no plan."""
+    planned = {use.index for s in plan.scopes for use in s.attached.allocations.values()}
+    return {
+        uses.scope
+        for uses in plan.found.accesses.of
+        if uses.accesses and len(uses.buffer.ty.allocated_addr) and uses.index not in planned
+    }
 
 
 def _held_at(position: int, scope: ScopePlan, found: FunctionProblems) -> Iterator[ByteRange]:

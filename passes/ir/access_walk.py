@@ -28,12 +28,16 @@ from passes.ir.operators import (
     operator_name,
     written_operands,
 )
-from passes.ir.statements import NodeVisitor, begins_threads, is_choice, nodes_of, parts_of
+from passes.ir.statements import (
+    PARALLEL_REGION,
+    NodeVisitor,
+    begins_threads,
+    is_choice,
+    nodes_of,
+    parts_of,
+)
 
 _PARALLEL_LOOP, _THREAD_LOOP = int(tir.LoopKind.PARALLEL), int(tir.LoopKind.THREAD_BINDING)
-_PARALLEL_REGION = "pragma_parallel_launch_point"
-"""The attribute of statements that each thread of a CPU runs, with memory of its own."""
-
 _LEND = (tir.Assertion, tir.Evaluation, tir.Loop, tir.If, tir.While)
 """Statements that lend an address for the time that they take; others may keep it."""
 
@@ -129,8 +133,8 @@ class _AccessWalk(NodeVisitor):
         if name == "virtual_thread" and self._in_thread_env:
             raise ValueError("a virtual thread begins inside a thread extent")
         self._in_thread_env |= is_thread
-        self._goes_on |= name in ASYNCHRONOUS_SCOPES or name == _PARALLEL_REGION
-        is_owner = is_thread or name in ("virtual_thread", _PARALLEL_REGION)
+        self._goes_on |= name in ASYNCHRONOUS_SCOPES or name == PARALLEL_REGION
+        is_owner = is_thread or name in ("virtual_thread", PARALLEL_REGION)
         if begins_threads(op):
             self._found.threaded.update((*self._owners, op.__chandle__()))
         self._visit_body(op, is_owner)

@@ -22,7 +22,7 @@ from passes.ir.operators import (
     is_address_of,
     is_tvm_access_ptr,
 )
-from passes.ir.statements import NodeVisitor
+from passes.ir.statements import PARALLEL_REGION, NodeVisitor
 from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind
 from passes.ir.structural import node_finder, nodes_in
 from passes.ir.tir import (
@@ -105,8 +105,9 @@ class LinearAccess:
     undeclared: list[Var] = field(default_factory=list)
     declared_twice: list[Var] = field(default_factory=list)
     # The functions that may be called: global variables, and strings among a call's arguments; each
-    # with the position in `sequence` at which the statement that calls it would stand.
-    calls: list[tuple[str, int]] = field(default_factory=list)
+    # with the position in `sequence` at which the statement that calls it would stand, and whether
+    # each thread of a CPU runs that.
+    calls: list[tuple[str, int, bool]] = field(default_factory=list)
     # Whether a buffer is used other than by a load or store: as the argument of a call, whose
     # accesses are not seen.
     has_opaque: bool = False
@@ -186,7 +187,7 @@ class LinearAccessPatternFinder(NodeVisitor):
         # Buffers touched so far in each open scope, outermost first.
         self._scopes: list[list[int]] = []
         self._store: Store | None = None
-        self._in_thread_env = False
+        self._in_thread_env = self._in_region = False
         # The handles of buffers that a statement names without touching them.
         self._hidden: set[int] = set()
         for param in items(func.params):
@@ -344,7 +345,7 @@ class LinearAccessPatternFinder(NodeVisitor):
         called = [str(arg.value) for arg in args if type(arg) is StringConstant]
         if type(op.op) is GlobalVar:
             called.append(str(op.op.name_hint))
-        found.calls.extend((name, len(found.sequence)) for name in called)
+        found.calls.extend((name, len(found.sequence), self._in_region) for name in called)
         self._visit_parts(op)
         if is_tvm_access_ptr(op):
             self._note_access_ptr(args)
@@ -451,4 +452,7 @@ class LinearAccessPatternFinder(NodeVisitor):
             self._accesses.append(ANY_BUFFER)
             self._visit_nest(op, StmtKind.OPAQUE)
         else:
+            was_in_region = self._in_region
+            self._in_region |= key == PARALLEL_REGION
             self._visit_parts(op)
+            self._in_region = was_in_region

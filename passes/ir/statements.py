@@ -18,6 +18,9 @@ from passes.ir.operators import is_if_then_else
 from passes.ir.structural import nodes_in_statement, outermost_nodes
 from passes.ir.tir import BufferType, Call, Expr, Let, Load, PrimType, Select, Statement, Store, Var
 
+PARALLEL_REGION = "pragma_parallel_launch_point"
+"""The attribute of statements that each thread of a CPU runs, with memory of its own."""
+
 _CONSTANTS = frozenset({tir.IntConstant, tir.FloatConstant, tir.StringConstant, NoneType})
 _IN_NUMBERS = (Load, Call, Let, Select)  # The nodes that a number may be made of
 _CHOICES = frozenset({Call, Select})  # The classes of what `is_choice` may tell

@@ -56,7 +56,7 @@ class Columns:
 
         Of each life, these are the live range and the number of the slot.
         """
-        if len(self.owners) == len(counts) == counts.sum():
+        if len(self.owners) == len(counts) and (counts == 1).all():
             return self.owners, self.owners
         owner = np.repeat(np.arange(len(counts)), counts)
         first, stop = (np.searchsorted(self.owners, owner, side) for side in ("left", "right"))

@@ -29,6 +29,8 @@ class Callers:
     again: bool = False  # Whether it may be called while it runs
     # The functions that it may call and that may not be done when they return.
     lasting: frozenset[str] = frozenset()
+    # The scopes in which they use addresses of the program's own that are in no plan.
+    unknown: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ def call_sites(
         for position, entry in enumerate(access.sequence)
         if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD)
     ]
-    for name, position in access.calls:
+    for name, position, in_region in access.calls:
         if graph.names.get(name) in callees:
-            yield position, any(begin < position <= end for begin, end in at_once)
+            yield position, in_region or any(begin < position <= end for begin, end in at_once)
 
 
 def goes_on(body: Any) -> bool:

@@ -137,7 +137,7 @@ class _ProblemReader:
         # the size is not known.
         self._sizes = [self._size(uses) for uses in self._uses]
         # The scopes in which a buffer of unknown size asks for an address.
-        self._unknown = {
+        self._unknown = options.callers.unknown | {
             uses.scope
             for uses in self._uses
             if self._sizes[uses.index] is None and options.addressed and self._is_used(uses)
@@ -197,7 +197,7 @@ class _ProblemReader:
         if options.addressed and addresses and addresses == self._slots(uses) and size:
             return None
         if scope in self._unknown and not addresses:
-            return "a buffer of unknown size has an address in its scope"
+            return "a buffer of unknown size has an address in its scope, here or in a caller"
         if alloc.element.is_scalable or any(dtype.lanes < 0 for dtype in uses.dtypes):
             return "the size of its elements is known at run time only"
         if alloc.num_physical_dimensions != 1:

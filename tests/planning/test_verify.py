@@ -102,6 +102,13 @@ C = Buffer("c", 8, ((6, 8),))
     ("problem", "plan", "kind", "names"),
     [
         (Problem((A, B)), plan_of({"a": (0,)}), "unplaced", ("b",)),
+        # As many offsets as buffers, but not one for each.
+        (
+            Problem((A, replace(C, use=LOOP), B)),
+            plan_of({"c": (0, 8), "b": (0,)}, 16),
+            "unplaced",
+            ("a",),
+        ),
         (Problem((A,)), plan_of({"a": (0,), "z": (0,)}), "unknown", ("z",)),
         (Problem((A,)), plan_of({"a": (0, 8)}, 16), "slots", ("a",)),
         (Problem((replace(A, slots=2),)), plan_of({"a": (0,)}, 8), "slots", ("a",)),

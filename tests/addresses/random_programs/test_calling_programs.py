@@ -221,6 +221,8 @@ class M:
 
 
 IN_PARALLEL = "for k in T.parallel(4):\n            M.scratch(x.data)"
+IN_A_REGION = """with T.attr(0, "pragma_parallel_launch_point", 1):
+            M.scratch(x.data)"""
 
 
 def module(scope: str, call: str = "M.scratch(x.data)", at_end: bool = False) -> tvm.IRModule:
@@ -249,11 +251,24 @@ def test_what_a_caller_is_done_with_is_free():
     assert (addresses(mod, "main"), addresses(mod, "scratch")) == ([0], [0])
 
 
-def test_memory_of_all_iterations_is_left_alone_in_a_function_that_they_call():
-    mod = PlanAddresses()(module("global", IN_PARALLEL))
+@pytest.mark.parametrize("call", [IN_PARALLEL, IN_A_REGION])
+def test_memory_of_all_iterations_is_left_alone_in_a_function_that_they_call(call: str):
+    mod = PlanAddresses()(module("global", call))
     assert (addresses(mod, "main"), addresses(mod, "scratch")) == ([0], [])
-    mod = PlanAddresses()(module("local.UB", IN_PARALLEL))
+    mod = PlanAddresses()(module("local.UB", call))
     assert (addresses(mod, "main"), addresses(mod, "scratch")) == ([0], [64])
+
+
+def test_a_callee_keeps_off_a_scope_in_which_a_buffer_of_unknown_size_has_an_address():
+    text = SOURCE.replace("SCOPE", "local.UB").replace("LAST", "T.evaluate(0)") + IN_TURNS
+    text = text.replace('main(x: T.Buffer((16,), "int32")', "main(x: T.handle, n: T.int32")
+    given = 'x = T.match_buffer(y_, (16,), "int32")'
+    text = text.replace("main(x: T.handle", "main(y_: T.handle")
+    pinned = f'{given}\n        y = T.alloc_buffer((n,), "int32", allocated_addr=[0],'
+    text = text.replace('y = T.alloc_buffer((16,), "int32",', pinned)
+    for way in ("M.scratch(x.data)", 'T.call_extern("int32", "even", x.data, 3)'):
+        planned = PlanAddresses()(tvm.script.from_source(text.replace("CALL", way)))
+        assert (addresses(planned, "main"), addresses(planned, "scratch")) == ([0], [])
 
 
 def test_a_function_that_calls_itself_has_no_addresses():
