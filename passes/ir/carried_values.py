@@ -31,8 +31,11 @@ from passes.ir.accesses import (
 )
 from passes.ir.buffers import constant_count
 from passes.ir.element_sets import Condition, ElementProofs, ElementSet
+from passes.ir.operators import THREAD_INVARIANT, is_same_for_all_threads, operator_name
 from passes.ir.statements import begins_threads
+from passes.ir.structural import nodes_in
 from passes.ir.wide_numbers import Free, fills, number
+from target_hw.storage_scope import parse_storage_scope
 
 _MOST_SETS = 64
 """Stores that are known at one place, at most; the latest are."""
@@ -104,6 +107,7 @@ class _Rounds:
     """The rounds of one loop around an allocation, as far as they access it."""
 
     def __init__(self, found: FunctionAccesses, uses: AllocationUses, depth: int) -> None:
+        self._found = found
         self._accesses, around, buffer = uses.accesses, uses.made[0], uses.buffer
         self._loop, self._depth = around[depth], depth + 1
         self._is_shared = uses.alloc.scope.is_shared_by_threads
@@ -122,6 +126,12 @@ class _Rounds:
             self._size = None if count is None else count * number(bits // self._unit)
         for enclosure in around[: depth + 1]:
             self._bind(enclosure.op)
+        # The variables of the threads that share it, by handle, and what proofs have for them.
+        inside = [each.op for access in uses.accesses for each in access.around]
+        variables = [op.node.var for op in inside if self._is_shared and begins_threads(op)]
+        self._threads = {variable.__chandle__() for variable in variables}
+        wide = (self._wide(variable) for variable in variables)
+        self._own = {variable.__chandle__() for variable in wide if variable is not None}
 
     def are_apart(self) -> bool:
         """Return whether each element that a round reads was surely written in the same round."""
@@ -134,24 +144,61 @@ class _Rounds:
         written: list[ElementSet],
         *,
         check: bool,
+        by_one: bool = False,
     ) -> bool:
         """Add the sets that accesses write for certain; say whether all that they read is written.
 
         The accesses stand in the same `depth` enclosures. Without `check` nothing is proven.
+        `by_one` says that other threads may not come by here as well.
         """
         for number_, group in groupby(accesses, lambda a: _number_at(a, depth)):
             inside = tuple(group)
             if number_ is not None:
-                if check and not self._are_written(inside, depth, written):
+                if check and not self._are_written(inside, depth, written, by_one):
                     return False
-                written += self._sets_of(inside, depth)
+                written += self._of_threads(self._sets_of(inside, depth), by_one)
                 continue
             for access in inside:
                 if check and access.reads and not self._is_written(access, written):
                     return False
                 if access.writes and access.is_whole:
-                    written += self._stored(access)
+                    written += self._of_threads(self._stored(access), by_one)
         return True
+
+    # Threads
+
+    def _of_threads(self, sets: Sequence[ElementSet], by_one: bool) -> Sequence[ElementSet]:
+        """Return what all threads write; with `by_one` what the one that reads writes itself."""
+        if not by_one or not self._threads:
+            return sets
+        free = [[f for f in s.free if f.variable.__chandle__() not in self._own] for s in sets]
+        return [replace(s, free=tuple(left)) for s, left in zip(sets, free, strict=True)]
+
+    def _differs(self, *exprs: Any, by_number: bool) -> bool:
+        """Return whether expressions may differ between the threads that share the memory.
+
+        Without `by_number`, variables of threads do not count where proofs have them in a number.
+        """
+        return bool(self._threads) and any(self._is_of_one(expr, by_number) for expr in exprs)
+
+    def _is_of_one(self, expr: Any, by_number: bool) -> bool:
+        if expr is None or (type(expr) is tir.Call and operator_name(expr.op) == THREAD_INVARIANT):
+            return False
+        scopes = {str(load.source.ty.storage_scope) for load in nodes_in(expr, tir.Load)}
+        if not all(parse_storage_scope(scope).is_shared_by_threads for scope in scopes):
+            return True
+        names = (operator_name(call.op) for call in nodes_in(expr, tir.Call))
+        if not all(map(is_same_for_all_threads, names)):
+            return True
+        by_number |= self._proofs.elements(expr) is None
+        for key in (variable.__chandle__() for variable in nodes_in(expr, tir.Var)):
+            if by_number and key in self._threads:
+                return True
+            if key in self._found.values:
+                value = self._found.values[key]
+                if value is None or self._is_of_one(value, by_number):
+                    return True
+        return False
 
     # Elements that are written for certain
 
@@ -160,7 +207,7 @@ class _Rounds:
         if found is None:
             return []
         index, free = found
-        if self._is_shared:
+        if self._is_shared and not self._differs(access.index, access.extent, by_number=False):
             threads = [e.op for e in access.around if begins_threads(e.op)]
             free += tuple(
                 Free(variable, count)
@@ -178,23 +225,28 @@ class _Rounds:
             return self._sets[key]
         self._bind(op)
         sets: list[ElementSet] = []
-        arms: list[list[ElementSet]] = []
+        arms: list[Sequence[ElementSet]] = []
+        by_one = self._differs(*_deciding(op), by_number=False)
         for part, accesses in _parts(inside, depth):
-            inner: list[ElementSet] = []
-            self._walk(accesses, depth + 1, inner, check=False)
+            written: list[ElementSet] = []
+            self._walk(accesses, depth + 1, written, check=False)
             if isinstance(op, tir.While) or (begins_threads(op) and not self._is_shared):
                 continue
+            inner = self._of_threads(written, by_one)
             if isinstance(op, tir.Loop) and part == _BODY_OF_FOR:
                 inner = self._left(op, inner)
             condition = self._condition(enclosure)
             if condition is not None and part:
-                arms.append(inner)
+                arms.append(written)
                 when = self._holding(condition, part)
                 inner = [replace(each, when=(*each.when, *when)) for each in inner]
             sets += inner
         if len(arms) == 2:
-            # Elements that both branches write are written, whatever the condition is.
-            sets += [*self._in_both(*arms), *self._in_both(*arms[::-1])]
+            # Elements that both branches write are written, whatever the condition is: for each
+            # thread, where threads take different ones.
+            by_one = self._differs(*_deciding(op), by_number=True)
+            for some, others in (arms, arms[::-1]):
+                sets += self._in_both(some, self._of_threads(others, by_one))
         self._sets[key] = sets[-_MOST_SETS:]
         return self._sets[key]
 
@@ -225,19 +277,25 @@ class _Rounds:
     # Elements that are read
 
     def _are_written(
-        self, inside: Sequence[MemoryAccess], depth: int, written: Sequence[ElementSet]
+        self,
+        inside: Sequence[MemoryAccess],
+        depth: int,
+        written: Sequence[ElementSet],
+        by_one: bool,
     ) -> bool:
         """Return whether what is read in one statement with a body was written."""
         enclosure = inside[0].around[depth]
         op = enclosure.op
         self._bind(op)
+        # Threads that take another way do not store what stands on this one.
+        by_one = by_one or self._differs(*_deciding(op), by_number=True)
         for part, accesses in _parts(inside, depth):
             if not any(access.reads for access in accesses):
                 continue
             known = [*written]
             holding: Sequence[Condition] = ()
             if isinstance(op, tir.Loop) and part == _BODY_OF_FOR:
-                known += self._earlier(op, accesses, depth)
+                known += self._of_threads(self._earlier(op, accesses, depth), by_one)
                 extent = self._wide(op.extent)
                 if extent is not None:
                     holding = [Condition(extent > 0, extent <= 0)]
@@ -246,7 +304,7 @@ class _Rounds:
             if any(self._proofs.analyzer.can_prove(both.fails) for both in holding):
                 continue
             with self._proofs.where(holding):
-                if not self._walk(accesses, depth + 1, known, check=True):
+                if not self._walk(accesses, depth + 1, known, check=True, by_one=by_one):
                     return False
         return True
 
@@ -320,6 +378,15 @@ class _Rounds:
         if part == 0:
             return ()
         return self._proofs.conjuncts(condition) if part == 1 else (condition.opposite,)
+
+
+def _deciding(op: Any) -> tuple[Any, ...]:
+    """Return the expressions that decide who comes by what stands in a node, and how often."""
+    if isinstance(op, tir.Loop):
+        return op.min, op.extent, op.step
+    if isinstance(op, (tir.If, tir.While, tir.Select)):
+        return (op.condition,)
+    return (op.args[0],) if isinstance(op, tir.Call) else ()
 
 
 def _number_at(access: MemoryAccess, depth: int) -> int | None:

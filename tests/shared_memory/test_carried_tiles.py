@@ -29,12 +29,13 @@ BYTES = {"in each round": 64, "in the first round": 96, "as a sum": 96}
 """What the plan takes: two tiles of 32 bytes at once, and a third one where `s` is carried."""
 
 
-def kernel(fill: str) -> PrimFunc:
+def kernel(fill: str, before: str = "") -> PrimFunc:
     return tvm.script.from_source(f"""
 @T.prim_func(s_tir=True)
 def main(x: T.Buffer((8,), "float32"), out: T.Buffer(({8 * 2 * ROUNDS},), "float32")):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 8)
+{indent(before, " " * 4)}
     for o in range(2):
         for k in range({ROUNDS}):
             s = T.alloc_buffer((8,), "float32", scope="shared")
@@ -69,3 +70,54 @@ def test_a_tile_that_a_loop_carries_keeps_its_bytes(how: str):
     replay(planned, {"x": np.arange(8, dtype="float32"), "out": out}, (1,), "backward")
     np.testing.assert_array_equal(out, expected(how))
     assert shared_bytes(planned) == BYTES.get(how, 96)
+
+
+REGISTER = """
+r = T.alloc_buffer((1,), "int32", scope="local")
+r[0] = tx // 4
+half: T.let[T.int32] = r[0]
+"""
+
+HALVES = {
+    "half tells them apart": """
+if half == 0:
+    s[tx] = x[tx] + T.Cast('float32', k)
+T.tvm_storage_sync("shared")
+if half == 0:
+    if k > 0:
+        out[k * 8 + tx] = s[tx + 4]
+T.tvm_storage_sync("shared")
+if half != 0:
+    s[tx] = x[tx] * T.Cast('float32', k)
+""",
+    "the other half is not there": """
+if tx < 4:
+    s[tx] = x[tx] + T.Cast('float32', k)
+    if k > 0:
+        T.call_extern("int32", "atomic_add", T.address_of(s[tx + 4]), T.float32(1))
+T.tvm_storage_sync("shared")
+if tx >= 4:
+    s[tx] = x[tx] * T.Cast('float32', k)
+""",
+    "each stores its own": """
+if T.bitwise_and(tx, 4) == half:
+    s[tx] = x[tx]
+else:
+    s[tx] = x[tx] + T.Cast('float32', k)
+""",
+}
+"""Threads of one half store a part of the tile, and read what the others stored a round before."""
+
+
+@pytest.mark.parametrize("how", HALVES)
+def test_what_other_threads_store_on_another_way_is_not_stored_on_this(how: str):
+    func = kernel(HALVES[how], REGISTER)
+    apart = lowered(func, config={"tirx.disable_storage_rewrite": True})
+    planned = lowered(func, partial(tvm_ext.use, "PlanSharedMemory"))
+    outs = []
+    for each in (apart, planned):
+        out = np.zeros(8 * 2 * ROUNDS, "float32")
+        replay(each, {"x": np.arange(8, dtype="float32"), "out": out}, (1,), "backward")
+        outs.append(out)
+    np.testing.assert_array_equal(*outs)
+    assert shared_bytes(planned) == (64 if how == "each stores its own" else 96)
