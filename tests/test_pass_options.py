@@ -65,6 +65,8 @@ LMEM = "sophgo/bm1684x-llvm"
         ("LayerGroup", {"target": LMEM, "plan": "no such file"}, "the plan .* cannot be read"),
         ("OrderForMemory", {"budget": "much"}, "a budget must be"),
         ("OrderForMemory", {"upper_bounds": {"n": 0}}, "the upper bound of 'n'"),
+        ("OrderForMemory", {"alignment": 48}, "alignment must be a power of two"),
+        ("OrderForMemory", {"offsets": 1}, "offsets must be True, False or 'kernel'"),
         ("PlanSharedMemory", {"barriers": "some"}, "barriers must be one of existing, insert"),
         ("StorageRewrite", {"detect_inplace": "yes"}, "detect_inplace must be True or False"),
         ("StorageRewrite", {"sound": 1}, "sound must be True or False"),

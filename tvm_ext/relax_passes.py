@@ -135,8 +135,8 @@ def relax_pipeline(
         `tvm_ext.transform.LayerGroup`. The target is by default that of the pipeline.
     order : bool or mapping
         Whether operators are reordered for the least memory, before what runs them together; a
-        mapping holds options of `tvm_ext.transform.OrderForMemory`. The target and the upper bounds
-        are by default those of the pipeline.
+        mapping holds options of `tvm_ext.transform.OrderForMemory`. By default it has those of the
+        pipeline.
     names : bool
         Whether tensors keep their author's names in the lowered module and in the attribute
         ``tvm_ext.gmem``, which takes time. Errors and the lines that our passes log at level INFO
@@ -166,7 +166,8 @@ def relax_pipeline(
     allocate = transform.GMEMAllocate(planner, **{"target": target, **options})
     ours = []
     if order is not False:
-        defaults = {"target": target, "upper_bounds": options.get("upper_bounds")}
+        of_memory = ("alignment", "base", "upper_bounds", "offsets")
+        defaults = {"target": target, **{name: options.get(name) for name in of_memory}}
         ours.append(_with_options("order", transform.OrderForMemory, order, **defaults))
     if layer_group is not False:
         ours.append(_with_options("layer_group", transform.LayerGroup, layer_group, target=target))

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from passes.driver import Solver
-from passes.gmem.planning.gmem_layout import GMEM
+from passes.gmem.planning.gmem_layout import GMEM, check_alignment, check_base
 from passes.gmem.planning.slot_search import plan_slots
 from passes.ir import IRModule, Target, build_option, current_target, tir
 from passes.pass_errors import error_context
@@ -124,6 +124,14 @@ class GMEMOptions:
     budget: Budget | None = None
     offsets: bool | str | None = None
     weights: bool = False
+
+    def __post_init__(self) -> None:
+        if self.alignment is not None:
+            check_alignment(self.alignment)
+        if self.base is not None:
+            check_base(self.base)
+        if self.offsets not in (None, IN_KERNELS) and not isinstance(self.offsets, bool):
+            raise ValueError(f"offsets must be True, False or {IN_KERNELS!r}, got {self.offsets!r}")
 
     def read(self, mod: IRModule, variable: tir.GlobalVar) -> RelaxMemory:
         """Read one Relax function of a module."""

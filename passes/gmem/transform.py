@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from passes.gmem.options import BEST, IN_KERNELS, LOGGER, PASS, GMEMOptions
-from passes.gmem.planning.gmem_layout import check_alignment, check_base
 from passes.gmem.prim_funcs import with_placed_graphs
 from passes.gmem.relax_functions import plan_gmem, write_function
 from passes.gmem.relax_memory import with_kernel_variants
@@ -105,16 +104,10 @@ def GMEMAllocate(  # noqa: N802
     """
     get_planner(planner)
     with error_context(PASS):
-        if alignment is not None:
-            check_alignment(alignment)
-        if base is not None:
-            check_base(base)
-        if offsets not in (None, IN_KERNELS) and not isinstance(offsets, bool):
-            raise ValueError(f"offsets must be True, False or {IN_KERNELS!r}, got {offsets!r}")
         check_flags(weights=weights, metadata=metadata)
         bounds = as_bounds(upper_bounds)
         limits = None if budget is None else as_budget(budget)
-    options = GMEMOptions(alignment, base, as_target(target), bounds, limits, offsets, weights)
+        options = GMEMOptions(alignment, base, as_target(target), bounds, limits, offsets, weights)
 
     def transform(mod: IRModule) -> IRModule:
         if any(isinstance(func, rx.Function) for func in mod.functions.values()):

@@ -25,8 +25,11 @@ LOGGER = logging.getLogger(f"tvm_ext.{PASS}")
 def OrderForMemory(  # noqa: N802
     target: Target | str | Mapping[str, Any] | None = None,
     *,
+    alignment: int | None = None,
+    base: int | None = None,
     budget: Budget | int | None = None,
     upper_bounds: Mapping[str, int] | None = None,
+    offsets: bool | str | None = None,
 ) -> Pass:
     """Reorder the bindings of dataflow blocks so that the least memory is live at once.
 
@@ -44,10 +47,10 @@ def OrderForMemory(  # noqa: N802
     ----------
     target : Target or str or mapping, optional
         Says the alignment of tensors. By default the target that is current when the pass runs.
+    alignment, base, upper_bounds, offsets
+        As `GMEMAllocate` will have them: with others, a plan may take more than as written.
     budget : Budget or int, optional
         Limits for each search, or a number of its steps; by default a second's worth of steps.
-    upper_bounds : mapping of str to int, optional
-        Most elements of symbolic dimensions, as in `GMEMAllocate`.
 
     Returns
     -------
@@ -63,10 +66,9 @@ def OrderForMemory(  # noqa: N802
     with error_context(PASS):
         bounds = as_bounds(upper_bounds)
         limits = None if budget is None else as_budget(budget)
-    chip = as_target(target)
+        options = GMEMOptions(alignment, base, as_target(target), bounds, offsets=offsets)
 
     def transform(mod: IRModule) -> IRModule:
-        options = GMEMOptions(target=chip, upper_bounds=bounds)
         return with_orders(mod, order_functions(mod, options, limits))
 
     return make_pass(PASS, transform)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from random import Random
 
 import numpy as np
@@ -76,6 +77,42 @@ def test_what_is_made_early_is_made_where_it_is_read():
     (before,), (after,) = planned_bytes(given_mod).values(), planned_bytes(found).values()
     assert before - after == 1024
     assert ordered(found).same_as(found)
+
+
+# At 4096 bytes each number takes as much as a wide tensor, so other bindings are worth moving.
+MANY_NUMBERS = """
+@R.function
+def main(x: R.Tensor((256,), "float32"), w: R.Tensor((256,), "float32")):
+    with R.dataflow():
+        wide = R.tile(x, (4,))
+        u1 = R.sum(wide)
+        u2 = R.max(wide)
+        u3 = R.min(wide)
+        u4 = R.mean(wide)
+        wider = R.exp(wide)
+        narrow = R.sum(R.reshape(wider, (4, 256)), axis=[0])
+        left = R.multiply(R.add(R.add(u1, u2), R.add(u3, u4)), narrow)
+        other = R.tile(w, (4,))
+        another = R.exp(other)
+        t1 = R.sum(another)
+        t2 = R.max(another)
+        t3 = R.min(another)
+        r = R.multiply(left, R.add(t1, R.add(t2, t3)))
+        R.output(r)
+    return r
+"""
+
+
+def test_the_pipeline_orders_for_the_memory_that_it_plans(caplog):
+    given_mod, options = parse(MANY_NUMBERS), {"alignment": 4096}
+    with caplog.at_level(logging.INFO, "tvm_ext.OrderForMemory"):
+        tvm_ext.relax_pipeline(TARGET, order=True, fuse=False, **options)(given_mod)
+    assert "from 24576 to 20480 bytes at once, no order has less" in caplog.text
+    peaks = []
+    for mod in (fused(given_mod), ordered(fused(given_mod)), ordered(fused(given_mod), **options)):
+        (plan,) = plan_gmem(LOWERING(mod), options=GMEMOptions(target=TARGET, **options))
+        peaks.append(plan.plan.peak)
+    assert peaks == [20484, 20484, 16388]
 
 
 def test_a_module_without_dataflow_is_returned_as_it_is():
