@@ -39,7 +39,8 @@ class CallGraph:
 
     # The functions that each function mentions, by name; also in strings, as extern functions are.
     calls: Mapping[str, tuple[str, ...]]
-    names: Mapping[str, str]  # The function that a name or a ``global_symbol`` stands for
+    # The functions that a name may stand for: that of a function, or a ``global_symbol``.
+    names: Mapping[str, tuple[str, ...]]
     # The functions in which something may go on after they return, seen by themselves.
     going_on: frozenset[str]
 
@@ -57,7 +58,7 @@ class CallGraph:
     def lasting(self) -> frozenset[str]:
         """The names of functions that may not be done when they return."""
         lasting = self.going_on.union(*(self.callers[name] for name in self.going_on))
-        return frozenset(name for name, function in self.names.items() if function in lasting)
+        return frozenset(name for name, of in self.names.items() if not lasting.isdisjoint(of))
 
 
 def callers_of(calls: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
@@ -75,13 +76,16 @@ def callers_of(calls: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
 
 def find_calls(functions: Mapping[str, PrimFunc]) -> CallGraph:
     """Find which functions, by name and in the order of their names, call one another."""
-    symbols = {str(f.attrs.get("global_symbol", n)): n for n, f in functions.items()}
-    names = symbols | {n: n for n in functions}
+    names: dict[str, tuple[str, ...]] = {name: (name,) for name in functions}
+    for name, func in functions.items():
+        symbol = str(func.attrs.get("global_symbol", name))
+        if symbol != name:
+            names[symbol] = (*names.get(symbol, ()), name)
     calls: dict[str, tuple[str, ...]] = {}
     for name, func in functions.items():
         found = [str(var.name_hint) for var in nodes_in(func.body, tir.GlobalVar)]
         found += [str(text.value) for text in nodes_in(func.body, tir.StringConstant)]
-        calls[name] = tuple(sorted({names[called] for called in found if called in names}))
+        calls[name] = tuple(sorted({one for called in found for one in names.get(called, ())}))
     called = {callee for callees in calls.values() for callee in callees}  # Others need no look.
     going_on = frozenset(n for n, func in functions.items() if n in called and goes_on(func.body))
     return CallGraph(calls, names, going_on)
@@ -97,7 +101,7 @@ def call_sites(
         if entry.kind in (StmtKind.PARALLEL, StmtKind.THREAD)
     ]
     for name, position, in_region in access.calls:
-        if graph.names.get(name) in callees:
+        if any(one in callees for one in graph.names.get(name, ())):
             yield position, in_region or any(begin < position <= end for begin, end in at_once)
 
 

@@ -271,6 +271,15 @@ def test_a_callee_keeps_off_a_scope_in_which_a_buffer_of_unknown_size_has_an_add
         assert (addresses(planned, "main"), addresses(planned, "scratch")) == ([0], [])
 
 
+def test_a_name_may_be_that_of_one_function_and_the_symbol_of_another():
+    mod = module("local.UB", 'T.call_extern("int32", "other", x.data)')
+    other = mod["scratch"].with_body(tirx.Evaluate(0))
+    mod[GlobalVar("other")] = other.with_attr("global_symbol", "third")
+    mod["scratch"] = mod["scratch"].with_attr("global_symbol", "other")
+    planned = PlanAddresses()(mod)
+    assert (addresses(planned, "main"), addresses(planned, "scratch")) == ([0], [64])
+
+
 def test_a_function_that_calls_itself_has_no_addresses():
     mod = module("local.UB", "M.main(x.data)")
     assert addresses(PlanAddresses()(mod), "main") == []
