@@ -163,11 +163,12 @@ def relax_pipeline(
     with error_context("relax_pipeline"):
         check_flags(fuse=fuse, names=names, lift_weights=lift_weights)
     target = Target(target)
-    allocate = transform.GMEMAllocate(planner, **{"target": target, **options})
+    allocate = transform.GMEMAllocate(planner, target=target, **options)
+    memory = {name: options.get(name) for name in ("alignment", "base", "offsets")}
+    memory["upper_bounds"] = options.get("upper_bounds") or {}
     ours = []
     if order is not False:
-        of_memory = ("alignment", "base", "upper_bounds", "offsets")
-        defaults = {"target": target, **{name: options.get(name) for name in of_memory}}
+        defaults = {"target": target, **memory}
         ours.append(_with_options("order", transform.OrderForMemory, order, **defaults))
     if layer_group is not False:
         ours.append(_with_options("layer_group", transform.LayerGroup, layer_group, target=target))
@@ -183,13 +184,8 @@ def relax_pipeline(
         return Sequential([*stages.first, *between, *stages.lower])(mod)
 
     def planned_bytes(mod: IRModule) -> int:
-        gmem = GMEMOptions(
-            alignment=options.get("alignment"),
-            target=Target(options.get("target") or target),
-            upper_bounds=options.get("upper_bounds") or {},
-            offsets=options.get("offsets"),
-        )
-        return sum(found.plan.peak for found in plan_gmem(mod, planner, gmem))
+        found = plan_gmem(mod, planner, GMEMOptions(target=target, **memory))
+        return sum(one.plan.peak for one in found)
 
     def say_weights(mod: IRModule, found: Sequence[WeightTensors], built: IRModule) -> None:
         """Say what `mod` computes from weights in each call; `built` is what is allocated for."""
