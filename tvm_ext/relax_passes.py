@@ -164,7 +164,8 @@ def relax_pipeline(
         check_flags(fuse=fuse, names=names, lift_weights=lift_weights)
     target = Target(target)
     allocate = transform.GMEMAllocate(planner, target=target, **options)
-    memory = {name: options.get(name) for name in ("alignment", "base", "offsets")}
+    of_memory = ("alignment", "base", "offsets")
+    memory: dict[str, Any] = {name: options.get(name) for name in of_memory}
     memory["upper_bounds"] = options.get("upper_bounds") or {}
     ours = []
     if order is not False:
