@@ -221,6 +221,8 @@ class _Rounds:
         """Return what accesses in one statement with a body write for certain, all in all."""
         enclosure = inside[0].around[depth]
         op, key = enclosure.op, enclosure.number
+        if not any(access.writes for access in inside):
+            return []
         if key in self._sets:
             return self._sets[key]
         self._bind(op)
@@ -303,9 +305,12 @@ class _Rounds:
                 holding = self._holding(condition, part)
             if any(self._proofs.analyzer.can_prove(both.fails) for both in holding):
                 continue
+            # What is found where conditions hold, as the range of a variable, need not be so after.
+            before, self._sets = self._sets, {**self._sets}
             with self._proofs.where(holding):
                 if not self._walk(accesses, depth + 1, known, check=True, by_one=by_one):
                     return False
+            self._sets = before
         return True
 
     def _earlier(

@@ -166,6 +166,15 @@ for i in range(64):
         s[i] = x[i]
 y[i] = s[63 - i] for i in range(64)
 
+# filled as far as the range in one branch says
+if k <= 2:
+    s[i] = x[i] for i in range(k)
+    if k > 0:
+        y[0] = s[0]
+else:
+    s[i] = x[63 - i] for i in range(2)
+y[i] = s[i] for i in range(k)
+
 # updated by a choice
 for i in range(64):
     s[i] = T.if_then_else(k == 0, x[i], s[i] * T.float32(2))
