@@ -49,6 +49,32 @@ def test_what_is_saved_is_planned_again(name, tmp_path):
     assert [one.layer for one in again.left] == [one.layer for one in report.left]
 
 
+def test_layers_run_in_the_order_of_their_group(tmp_path):
+    """Another order than the module's costs other cycles: weights come beside other layers."""
+
+    def body(emit, x, w, gate, v):
+        y = emit(OP.nn.relu(emit(OP.add(emit(OP.matmul(x, w)), emit(OP.negative(x))))))
+        return emit(OP.multiply(y, emit(OP.matmul(emit(OP.matmul(x, gate)), v))))
+
+    mod, target = module([(1, 6, 8), (8, 8), (8, 12), (12, 8)], body), f"{TINY}-llvm"
+    whole = {"layers": [x.name for x in block_of(as_kernels(mod, fuse=False)).network.layers]}
+    first, second = (
+        [x for x in whole["layers"] if x.startswith(names)]
+        for names in (("matmul1:", "matmul2:"), ("matmul:", "tir_neg", "add", "relu", "mul"))
+    )
+    path, found = tmp_path / "plan.json", []
+    for layers in (whole["layers"], [*first, *second], [*second[::-1], *first]):
+        block = {"function": "main", "block": 0, "groups": [{"layers": layers}]}
+        path.write_text(json.dumps({"blocks": [block]}))
+        found.append(layer_groups(mod, target, plan=path, fuse=False).groups[0].layers)
+    assert [*map(list, found)] == [whole["layers"], [*first, *second], whole["layers"]]
+    block["groups"] = [{"layers": [*first, *second]}]
+    path.write_text(json.dumps({"blocks": [block]}))
+    grouped = transform.LayerGroup(target, plan=path)(as_kernels(mod, fuse=False))
+    args = arrays(mod)
+    check_same(run(grouped, args), run(mod, args))
+
+
 def test_a_cut_that_the_search_does_not_find_is_taken_priced_and_gives_the_same(tmp_path):
     mod, target = chain(batch=2, height=24), f"{TINY}-llvm"
     report = layer_groups(mod, target)

@@ -132,6 +132,8 @@ def _of_type(data: Any, kind: type, where: str) -> Any:
 def in_order_of(network: Network, groups: Sequence[SavedGroup]) -> Network:
     """Return a network in an order in which the layers of each group follow each other.
 
+    They are in the order of the group where they can run in it, else in that of the network.
+
     Raises ValueError when a group has a layer that is not there, that cannot be grouped or that
     another one has, and when a path between layers of a group leaves it.
     """
@@ -160,7 +162,13 @@ def in_order_of(network: Network, groups: Sequence[SavedGroup]) -> Network:
         group = next(x for x in groups if unit[number[x.layers[0]]] in error.args[1])
         message = f"{group.where}: a path between its layers leaves it, and comes back"
         raise ValueError(message) from error
-    ordered = sorted(range(len(unit)), key=lambda at: (order[unit[at]], at))
+    place = list(range(len(unit)))  # By the layer: its place in its group
+    for group in groups:
+        given = {number[name]: at for at, name in enumerate(group.layers)}
+        if all(given.get(n, -1) < given[at] for at in given for n in index.makers(at)):
+            for at in given:
+                place[at] = given[at]
+    ordered = sorted(range(len(unit)), key=lambda at: (order[unit[at]], place[at]))
     return replace(network, layers=tuple(network.layers[at] for at in ordered))
 
 
