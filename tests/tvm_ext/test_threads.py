@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Thread
@@ -60,10 +61,18 @@ def test_frames_are_there_until_the_last_thread_needs_none():
         with error_context("second"):
             second_in.set()
             assert first_out.wait(60)
+            assert not gc.isenabled()
             return deep(3000)
 
-    assert run(first, second) == [None, 3000]
-    assert sys.getrecursionlimit() == before
+    for is_collecting in (True, False):
+        for event in (first_in, second_in, first_out):
+            event.clear()
+        (gc.enable if is_collecting else gc.disable)()
+        try:
+            assert run(first, second) == [None, 3000]
+            assert (sys.getrecursionlimit(), gc.isenabled()) == (before, is_collecting)
+        finally:
+            gc.enable()
 
 
 def test_many_threads_leave_the_limit_as_it_was():
