@@ -161,7 +161,7 @@ class _Rounds:
             for access in inside:
                 if check and access.reads and not self._is_written(access, written):
                     return False
-                if access.writes and access.is_whole:
+                if access.writes and access.is_whole and _is_evaluated(access):
                     written += self._of_threads(self._stored(access), by_one)
         return True
 
@@ -392,6 +392,16 @@ def _deciding(op: Any) -> tuple[Any, ...]:
     if isinstance(op, (tir.If, tir.While, tir.Select)):
         return (op.condition,)
     return (op.args[0],) if isinstance(op, tir.Call) else ()
+
+
+def _is_evaluated(access: MemoryAccess) -> bool:
+    """Return whether a call that is given an address is surely evaluated in its statement.
+
+    Code in C leaves out operands of ``&&`` and ``||``.
+    """
+    op = access.statement
+    expr = getattr(op, "condition", getattr(op, "value", op))
+    return type(access.op) is tir.Store or not nodes_in(expr, tir.And, tir.Or)
 
 
 def _number_at(access: MemoryAccess, depth: int) -> int | None:
