@@ -132,10 +132,14 @@ class _Rounds:
         self._threads = {variable.__chandle__() for variable in variables}
         wide = (self._wide(variable) for variable in variables)
         self._own = {variable.__chandle__() for variable in wide if variable is not None}
+        # Other threads may not come by the loop, nor stay in it as long, or they have returned.
+        deciding = (e for enclosure in around[: depth + 1] for e in _deciding(enclosure.op))
+        returns = any(enclosure.number in found.jumps for enclosure in around[:depth])
+        self._by_one = returns or self._differs(*deciding, by_number=True)
 
     def are_apart(self) -> bool:
         """Return whether each element that a round reads was surely written in the same round."""
-        return self._walk(self._accesses, self._depth, [], check=True)
+        return self._walk(self._accesses, self._depth, [], check=True, by_one=self._by_one)
 
     def _walk(
         self,

@@ -14,6 +14,7 @@ from opencl_runs import lowered, shared_bytes
 from tvm.tirx import PrimFunc
 
 import tvm_ext
+from passes.ir import find_accesses, find_linear_access
 
 ROUNDS = 4
 
@@ -121,3 +122,37 @@ def test_what_other_threads_store_on_another_way_is_not_stored_on_this(how: str)
         outs.append(out)
     np.testing.assert_array_equal(*outs)
     assert shared_bytes(planned) == (64 if how == "each stores its own" else 96)
+
+
+WAYS = {
+    "no other": ("", "4", False),
+    "a branch of all": ("if n < 4:", "4", False),
+    "as many rounds for all": ("if n < 4:", "n", False),
+    "a branch of some": ("if tx < 4:", "4", True),
+    "a loop of some": ("for o in range(tx // 4):", "4", True),
+    "the end of others": ("if tx >= 4:\n    T.evaluate(T.thread_return())", "4", True),
+    "more rounds for some": ("", "tx % 4", True),
+}
+"""What leads to the loop, its rounds, and whether only some threads of the block come by."""
+
+
+@pytest.mark.parametrize(("way", "rounds", "is_carried"), WAYS.values(), ids=WAYS)
+def test_threads_that_do_not_come_by_the_loop_store_nothing(
+    way: str, rounds: str, is_carried: bool
+):
+    inner = "    " if way.endswith(":") else ""
+    func = tvm.script.from_source(f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((16,), "float32"), y: T.Buffer((64,), "float32"), n: T.int32):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 8)
+{indent(way, " " * 4)}
+    {inner}for k in range({rounds}):
+    {inner}    s = T.alloc_buffer((8,), "float32", scope="shared")
+    {inner}    if k == 0:
+    {inner}        s[7 - tx] = x[tx]
+    {inner}    s[tx] = x[tx + 8]
+    {inner}    y[k * 8 + tx] = s[7 - tx]
+""")
+    (tile,) = find_accesses(find_linear_access(func)).of
+    assert (tile.carrying is not None) == is_carried
