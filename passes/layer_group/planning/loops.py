@@ -195,9 +195,12 @@ class _Open:
         """The axes of tensors loaded in parts, stored in parts, and in parts between layers."""
         group, found = self.group, (dict[str, int](), dict[str, int](), dict[str, int]())
         for name, axis in {**self.wanted, **dict(reversed(self.made.items()))}.items():
+            made = name in self.made
+            if made != group.makes(name):
+                continue  # Layers before the loop make it: it is there as a whole.
             if axis is not None and set(self.positions).issuperset(group.readers(name)):
-                stored = group.makes(name) and group.index.leaves(name, group.last)
-                found[1 if stored else 2 if group.makes(name) else 0][name] = axis
+                stored = made and group.index.leaves(name, group.last)
+                found[1 if stored else 2 if made else 0][name] = axis
         return found
 
     @cached_property

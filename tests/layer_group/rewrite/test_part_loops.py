@@ -287,3 +287,17 @@ def test_what_lays_out_a_weight_runs_where_its_reader_is_left():
     assert sorted(found.left) == sorted(x.name for x in (*network.layouts, *layers))
     assert found.after.moved == found.before.moved
     assert found.folded_after == found.folded_before == 2 * 40 * 8 * 4
+
+
+def test_a_loop_holds_as_a_whole_what_other_layers_make():
+    """Queries and keys are made by loops of their own, and the scores read them head by head."""
+    index = NetworkIndex(block_of(network("heads")).network)
+    scores = next(n for n, x in enumerate(index.network.layers) if "softmax" in x.operator)
+    found = plan_group(index.group(0, scores), IN_PARTS, chip())
+    assert found is not None
+    loops = {loop.layers: loop for loop in found.slices.loops.values()}
+    made = {layer.name: layer.output for layer in found.group.layers}
+    product = next(x for x in found.group.layers if x.name == next(iter(loops))[0])
+    assert {*product.inputs} <= {made[names[-1]] for names in loops}, "other loops make them"
+    for names, loop in loops.items():
+        assert {*loop.between, *loop.stores} <= {made[name] for name in names}
