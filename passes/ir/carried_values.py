@@ -309,7 +309,7 @@ class _Rounds:
                 holding = self._holding(condition, part)
             if any(self._proofs.analyzer.can_prove(both.fails) for both in holding):
                 continue
-            # What is found where conditions hold, as the range of a variable, need not be so after.
+            # Sets found where conditions hold, as by the range of a variable, are dropped after.
             before, self._sets = self._sets, {**self._sets}
             with self._proofs.where(holding):
                 if not self._walk(accesses, depth + 1, known, check=True, by_one=by_one):
