@@ -99,10 +99,10 @@ class ElementProofs(WideNumbers):
         """Let some conditions hold; what is found of sets meanwhile need not be so elsewhere."""
         known, self._digits = self._digits, {**self._digits}
         with ExitStack() as scopes:
+            scopes.callback(setattr, self, "_digits", known)
             for both in holding:
                 scopes.enter_context(self.analyzer.constraint_scope(both.holds))
             yield
-        self._digits = known
 
     def conjuncts(self, both: Condition) -> tuple[Condition, ...]:
         """Return conditions that hold together if one holds."""

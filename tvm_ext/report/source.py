@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from passes.planning import Budget, Plan, Problem
 from target_hw.memory import MemoryScope
@@ -110,9 +110,17 @@ def compare(
     what: str | PathLike[str] | IRModule | PrimFunc | rx.Function | Problem | Program,
     planners: str | Sequence[str] = EVERY,
     *,
+    view: str = "",
+    target: str | Target | None = None,
+    scopes: str | Sequence[str] = (),
+    functions: str | Sequence[str] = (),
+    budget: Budget | int | None = None,
+    sizes: InputSizes | None = None,
     upper_bounds: Mapping[str, int] | None = None,
+    capacity: int | None = None,
+    alignment: int = 1,
     title: str = "module",
-    **options: Any,
+    progress: Callable[[int, int], object] = silent,
 ) -> Report:
     """Plan every memory of a program with every planner, beside TVM's own plans.
 
@@ -120,8 +128,10 @@ def compare(
     note says whether our `StorageRewrite` gives the same IR as TVM's. All options are those of
     `memory_map`.
     """
-    given = {**options, "upper_bounds": upper_bounds or {}, "everything": True}
-    return _report(what, Ask(compared_planners(planners), **given), title)
+    names = compared_planners(planners)
+    ask = Ask(names, scopes, functions, budget, True, upper_bounds or {}, progress)
+    ask = replace(ask, view=view, target=target, sizes=sizes, capacity=capacity)
+    return _report(what, replace(ask, alignment=alignment), title)
 
 
 def _report(what: object, ask: Ask, title: str) -> Report:

@@ -58,11 +58,11 @@ def with_level_penalties(problem: Problem) -> Problem:
     """Return `problem` with a penalty for each pair that two pipelines would wait at.
 
     Sharing costs `DEPENDENCE` for each time that it makes a pipeline wait: in one loop, once in
-    each round of it; across loops and outside of them, once. In one loop it
-    costs `STALL` as often on top where one of the two is multi-buffered, unless they share in step:
-    then the wait is for an iteration long past. Buffers whose use is not known cost nothing, nor do
-    those that go in place with one another, directly or over others. A pair that has a penalty
-    keeps it; so an in-place pair that would stall is no reason for the pairs around it to be free.
+    each round of it; across loops and outside of them, once. In one loop it costs `STALL` as often
+    on top where one of the two is multi-buffered, unless they share in step: then the wait is for
+    an iteration long past. Buffers whose use is not known cost nothing, nor do those that go in
+    place with one another, directly or over others. A pair that has a penalty keeps it; so an
+    in-place pair that would stall is no reason for the pairs around it to be free.
 
     Where there are more than `LISTED` pairs of buffers, the problem stays as it is: see
     `with_penalties_due`.
