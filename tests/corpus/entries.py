@@ -23,24 +23,12 @@ _SHAPE_FUNCTION = "shape_func"
 
 @dataclass(frozen=True)
 class Entry:
-    """One function right before ``StorageRewrite``.
+    """One function right before ``StorageRewrite``."""
 
-    Attributes
-    ----------
-    name : str
-        Unique and readable, e.g. ``"softmax[llvm,64x128_float32]"``.
-    target : str
-        The name of the target, as `tvm_ext.lowering.known_target` takes it.
-    config : mapping
-        The pass context options that it was lowered with, to run the pass with as well.
-    mod : tvm.IRModule
-        A module with this one function.
-    """
-
-    name: str
-    target: str
-    config: Mapping[str, Any]
-    mod: tvm.IRModule
+    name: str  # Unique and readable: "softmax_variants[llvm,fast_64x128]"
+    target: str  # The target's name, as `tvm_ext.lowering.known_target` takes it
+    config: Mapping[str, Any]  # Options that it was lowered with, to run the pass with as well
+    mod: tvm.IRModule  # A module with this one function
 
 
 def entries(
@@ -49,31 +37,20 @@ def entries(
     """Lower workloads for each of their targets and option sets, and split them into functions.
 
     Of functions that are structurally equal but for their name, and are to be run with the same
-    options, the first is kept.
+    options, the first is kept. The order is that of the table of workloads, in every process.
 
     Parameters
     ----------
     names : iterable of str, optional
         The workloads to take; by default all.
     every_target : bool
-        Whether what is lowered by TVM's own schedules is lowered for each of its targets. Otherwise
-        a network is for the first alone, since its operators are in the families too; and an
-        operator for the first and one of the others, which differs from family to family.
+        Whether all is lowered for each of its targets. Otherwise a network is for the first alone,
+        since its operators are in the families too; and a family for the first and one of the
+        others, which differs from family to family.
     step : int
         How many functions of a family there are for each that is taken.
-
-    Returns
-    -------
-    list of Entry
-        In the order of the table of workloads: the same in every process.
     """
-    return list(iterate(names, every_target=every_target, step=step))
-
-
-def iterate(
-    names: Iterable[str] | None = None, *, every_target: bool = True, step: int = 1
-) -> Iterator[Entry]:
-    """Yield the entries of :func:`entries` one after the other, as they are lowered."""
+    found: list[Entry] = []
     seen: dict[tuple[int, str], list[tirx.PrimFunc]] = {}
     for name in WORKLOADS if names is None else names:
         for entry in _entries(WORKLOADS[name], every_target, step):
@@ -85,14 +62,14 @@ def iterate(
             if any(tvm_ffi.structural_equal(function, f, map_free_vars=True) for f in same_hash):
                 continue
             same_hash.append(function)
-            yield entry
+            found.append(entry)
+    return found
 
 
 def load(name: str) -> tvm.IRModule:
     """Lower a workload for its first target, with its first options, as one module."""
     workload = WORKLOADS[name]
-    target = known_target(workload.targets[0])
-    return _lowered(workload, target, workload.configs[0])
+    return _lowered(workload, known_target(workload.targets[0]), workload.configs[0])
 
 
 def _lowered(
@@ -104,9 +81,7 @@ def _lowered(
 
 def _fewer_targets(workload: Workload) -> Sequence[str]:
     first, *others = workload.targets
-    if workload.kind == "kernel" or not others:
-        return workload.targets
-    if workload.kind == "model":
+    if workload.kind == "model" or not others:
         return [first]
     return [first, others[list(WORKLOADS).index(workload.name) % len(others)]]
 
@@ -114,16 +89,11 @@ def _fewer_targets(workload: Workload) -> Sequence[str]:
 def _entries(workload: Workload, every_target: bool, step: int) -> Iterator[Entry]:
     for name in workload.targets if every_target else _fewer_targets(workload):
         for config in workload.configs:
-            target = known_target(name)
-            lowered = _lowered(workload, target, config, step)
+            lowered = _lowered(workload, known_target(name), config, step)
             options = [f"{key.rsplit('.', 1)[-1]}={value}" for key, value in config.items()]
             for variable in sorted(lowered.get_global_vars(), key=lambda v: v.name_hint):
                 if workload.kind == "model" and variable.name_hint.startswith(_SHAPE_FUNCTION):
                     continue
                 parts = ",".join([name, variable.name_hint, *options])
-                yield Entry(
-                    name=f"{workload.name}[{parts}]",
-                    target=name,
-                    config=config,
-                    mod=tvm.IRModule({variable: lowered[variable]}),
-                )
+                mod = tvm.IRModule({variable: lowered[variable]})
+                yield Entry(f"{workload.name}[{parts}]", name, config, mod)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, TypeAlias
 
@@ -17,8 +18,6 @@ from written_networks import WRITTEN
 
 from tvm_ext import workloads
 
-__all__ = ["CPU", "CPU_CUDA", "DEVICES", "Case", "kernel", "label", "operator", "prim", "tensor"]
-
 #: One function of a family: a label, unique in the family, and the function.
 Case: TypeAlias = tuple[str, tirx.PrimFunc]
 Cases: TypeAlias = Callable[[], Iterable[Case]]
@@ -29,7 +28,6 @@ Config: TypeAlias = Mapping[str, Any]
 CPU = ("llvm",)
 CPU_CUDA = ("llvm", "cuda")
 DEVICES = ("llvm", "cuda", "vulkan", "webgpu")
-
 
 #: The networks of the corpus. One of many equal layers adds little but the time to lower it.
 MODELS = ("resnet18", "mobilenet_v2", "bert", "llama", "llama_layer_dynamic")
@@ -62,12 +60,6 @@ WORKLOADS: dict[str, Workload] = {name: _model(name) for name in MODELS}
 """The workloads of the corpus, by name."""
 
 
-def register(workload: Workload) -> None:
-    """Add a workload to the table; its name must be new."""
-    assert workload.name not in WORKLOADS, workload.name
-    WORKLOADS[workload.name] = workload
-
-
 def tensor(shape: tuple[Any, ...], dtype: str = "float32", name: str = "x") -> te.Tensor:
     """Declare an input of a tensor expression."""
     return te.placeholder(shape, dtype, name)
@@ -79,57 +71,34 @@ def prim(inputs: Iterable[te.Tensor], outputs: te.Tensor | Iterable[te.Tensor]) 
     return te.create_prim_func([*inputs, *results])
 
 
-def operator(
-    targets: tuple[str, ...] = CPU, configs: tuple[Config, ...] = ({},)
+def family(
+    kind: Literal["operator", "kernel"],
+    targets: tuple[str, ...] = CPU,
+    configs: tuple[Config, ...] = ({},),
 ) -> Callable[[Cases], Cases]:
-    """Register a generator of unscheduled functions as a workload named after it.
-
-    For a GPU the functions are scheduled by the rules that the stock GPU pipelines use.
-    """
+    """Register a generator of functions as a workload named after it."""
 
     def add(cases: Cases) -> Cases:
         def build(target: Target, step: int) -> tvm.IRModule:
+            functions: dict[str, tirx.PrimFunc] = {}
             with target:
-                mod = family_module(cases, step)
-                return _gpu_schedule(mod) if "gpu" in target.keys else mod
+                for label, function in islice(cases(), 0, None, step):
+                    name = re.sub(r"\W+", "_", label)
+                    assert name not in functions, f"{cases.__name__}: {label!r} twice"
+                    functions[name] = function.with_attr("global_symbol", name)
+                mod = tvm.IRModule(functions)
+                on_gpu = kind == "operator" and "gpu" in target.keys
+                return _gpu_schedule(mod) if on_gpu else mod
 
-        register(Workload(cases.__name__, "operator", targets, build, configs))
+        assert cases.__name__ not in WORKLOADS, cases.__name__
+        WORKLOADS[cases.__name__] = Workload(cases.__name__, kind, targets, build, configs)
         return cases
 
     return add
 
 
-def kernel(
-    targets: tuple[str, ...] = CPU, configs: tuple[Config, ...] = ({},)
-) -> Callable[[Cases], Cases]:
-    """Register a generator of functions that are lowered as they are; see :func:`operator`."""
-
-    def add(cases: Cases) -> Cases:
-        def build(target: Target, step: int) -> tvm.IRModule:
-            with target:
-                return family_module(cases, step)
-
-        register(Workload(cases.__name__, "kernel", targets, build, configs))
-        return cases
-
-    return add
-
-
-def family_module(cases: Cases, step: int) -> tvm.IRModule:
-    """Put one in `step` functions of a family in one module, each under its label.
-
-    Raises
-    ------
-    ValueError
-        If two labels come to the same function name.
-    """
-    functions: dict[str, tirx.PrimFunc] = {}
-    for label, function in islice(cases(), 0, None, step):
-        name = re.sub(r"\W+", "_", label)
-        if name in functions:
-            raise ValueError(f"{cases.__name__}: two functions are labelled {label!r}")
-        functions[name] = function.with_attr("global_symbol", name)
-    return tvm.IRModule(functions)
+operator = partial(family, "operator")
+kernel = partial(family, "kernel")
 
 
 def _gpu_schedule(mod: tvm.IRModule) -> tvm.IRModule:

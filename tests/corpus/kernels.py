@@ -35,9 +35,6 @@ def _affine(x: te.Tensor, step: int) -> te.Tensor:
     return te.compute(x.shape, lambda *at: x(*at) * one + one, name=f"step{step}")
 
 
-# ------------------------------------------------------------------------------------------ CPU
-
-
 @kernel(("llvm", "c"), ({}, {"tirx.disable_vectorize": True}))
 def matmul_tiled() -> Iterator[Case]:
     """Matrix products in tiles summed in registers, vectorized, unrolled or in parallel."""
@@ -137,56 +134,6 @@ def software_pipeline() -> Iterator[Case]:
 
 
 @kernel(CPU)
-def partial_reduction() -> Iterator[Case]:
-    """Reductions split into partial results that are combined later (rfactor)."""
-    for factor in (4, 16):
-        for axis in (0, 1):
-            sch = _matmul(32, 32, 64)
-            _, inner = sch.split(sch.get_loops("product")[2], [None, factor])
-            sch.rfactor(inner, axis)
-            yield label("matmul", factor, axis), sch.mod["main"]
-        x = tensor((1024,))
-        sch = s_tir.Schedule(prim([x], topi.sum(x)))
-        (block,) = sch.get_child_blocks(sch.get_sblock("root"))
-        _, inner = sch.split(sch.get_loops(block)[0], [None, factor])
-        sch.rfactor(inner, 0)
-        yield label("sum", factor), sch.mod["main"]
-
-
-@kernel(CPU)
-def stencil() -> Iterator[Case]:
-    """Stencils in stages, with producers computed where their consumer needs a line or a tile."""
-    for stages in (2, 3):
-        for attach in ("root", "line", "tile"):
-            sch = _stencil(96, stages)
-            consumer = f"stage{stages - 1}"
-            if attach != "root":
-                i, j = sch.get_loops(consumer)
-                if attach == "tile":
-                    (i, i1), (j, j1) = sch.split(i, [None, 16]), sch.split(j, [None, 16])
-                    sch.reorder(i, j, i1, j1)
-                for stage in reversed(range(stages - 1)):
-                    sch.compute_at(f"stage{stage}", j if attach == "tile" else i)
-            yield label(stages, attach), sch.mod["main"]
-
-
-def _stencil(size: int, stages: int) -> s_tir.Schedule:
-    x = tensor((size, size))
-    out = x
-    for stage in range(stages):
-        out = _cross(out, f"stage{stage}")
-    return s_tir.Schedule(prim([x], out))
-
-
-def _cross(x: te.Tensor, name: str) -> te.Tensor:
-    return te.compute(
-        [d - 2 for d in x.shape],
-        lambda i, j: x[i, j + 1] + x[i + 2, j + 1] + x[i + 1, j] + x[i + 1, j + 2],
-        name=name,
-    )
-
-
-@kernel(CPU)
 def conv2d_tiled() -> Iterator[Case]:
     """Convolutions that pad a tile at a time and keep sums in a buffer of their own."""
     for tile, scope in ((7, "global"), (14, "local.UB")):
@@ -213,28 +160,6 @@ def dynamic_tiled() -> Iterator[Case]:
         sch.reorder(i0, k, i1)
         sch.reverse_compute_at(sch.cache_write("product", 0, "local.UB"), i0)
         yield label("matmul", tile), sch.mod["main"]
-
-
-# ------------------------------------------------------------------------------------------ GPU
-
-
-@kernel(_GPU)
-def gpu_elementwise() -> Iterator[Case]:
-    """Elementwise chains on threads, with intermediates of each thread in registers."""
-    for length in (3, 5):
-        for dtype in ("float32", "float16"):
-            sch = _chain((64, 256), length, dtype)
-            last = f"step{length - 1}"
-            i, j = sch.get_loops(last)
-            j0, j1 = sch.split(j, [None, 4])
-            sch.bind(i, "blockIdx.x")
-            sch.bind(j0, "threadIdx.x")
-            for step in reversed(range(length - 1)):
-                sch.set_scope(f"step{step}", 0, "local")
-                sch.compute_at(f"step{step}", j0)
-                sch.vectorize(sch.get_loops(f"step{step}")[-1])
-            sch.vectorize(j1)
-            yield label(length, dtype), sch.mod["main"]
 
 
 @kernel(_GPU, ({}, {"tirx.merge_static_smem": True}))
@@ -300,40 +225,4 @@ def _gpu_matmul(tile: int, virtual: int, scope: str, stages: int) -> s_tir.Sched
     if stages > 1:
         sch.annotate(k0, "software_pipeline_stage", [0, 0, stages - 1])
         sch.annotate(k0, "software_pipeline_order", [0, 1, 2])
-    return sch
-
-
-@kernel(_GPU)
-def gpu_allreduce() -> Iterator[Case]:
-    """Reductions across the threads of a block, alone and as a softmax."""
-    for threads in (32, 128):
-        for dtype in ("float32", "float16"):
-            x = tensor((64, 512), dtype)
-            sch = s_tir.Schedule(prim([x], topi.sum(x, 1)))
-            (block,) = sch.get_child_blocks(sch.get_sblock("root"))
-            row, k = sch.get_loops(block)
-            _, thread = sch.split(k, [None, threads])
-            sch.bind(row, "blockIdx.x")
-            sch.bind(thread, "threadIdx.x")
-            yield label("sum", threads, dtype), sch.mod["main"]
-        for kind in ("keep", "recompute"):
-            sch = _gpu_softmax(threads, kind == "keep")
-            yield label("softmax", threads, kind), sch.mod["main"]
-
-
-def _gpu_softmax(threads: int, keep: bool) -> s_tir.Schedule:
-    """Keep the exponentials in shared memory, or compute them twice."""
-    x = tensor((64, 512))
-    sch = s_tir.Schedule(prim([x], topi.nn.softmax(x)))
-    row, column = sch.get_loops("T_softmax_norm")
-    sch.bind(row, "blockIdx.x")
-    sch.bind(sch.split(column, [None, threads])[1], "threadIdx.x")
-    blocks = ["T_softmax_expsum", "T_softmax_exp", "T_softmax_maxelem"]
-    if not keep:
-        sch.compute_inline("T_softmax_exp")
-        blocks.remove("T_softmax_exp")
-    for block in blocks:
-        sch.set_scope(block, 0, "shared")
-        sch.compute_at(block, row)
-        sch.bind(sch.split(sch.get_loops(block)[-1], [None, threads])[1], "threadIdx.x")
     return sch
