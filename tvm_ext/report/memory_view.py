@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from passes.planning import (
     Budget,
@@ -51,6 +51,21 @@ class Peak:
     occupied: int  # Bytes in use there; bytes shared in place count once
     # The most bytes in use at any other position, and the first such position
     below: tuple[int, int] | None
+
+
+class Slot(NamedTuple):
+    """A slot of a buffer in one of its live ranges."""
+
+    buffer: int  # The buffer's place in the problem
+    number: int
+    low: int  # Its first byte, and the one after its last
+    high: int
+    begin: int  # The live range
+    end: int
+    # The part of the live range at which it shares with nothing that is live, which is in place;
+    # or else the part before it took bytes over
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,58 @@ class PlannedProblem:
         if not self.plan.fits:
             return "does not fit, as no plan does" if self.proven else "does not fit"
         return f"{self.proven} (proven)" if self.proven else "a better plan may exist"
+
+    @property
+    def remark(self) -> str:
+        """What a plan of TVM's passes is, and the first rule that it breaks; empty for others."""
+        if self.planner != STOCK or self.has_offsets:
+            return ""
+        # An allocation may end above all that is shown of it.
+        ends = (self.plan.offsets[b.name][0] + b.size for b in self.problem.buffers)
+        found = verify(self.problem, replace(self.plan, peak=max(ends, default=0)))
+        broken = [one.message for one in found if one.kind != "capacity"]
+        return "; ".join(["TVM's allocations, one after another", *broken[:1]])
+
+    def said(self) -> list[str]:
+        """Say in a few words each what there is to know of the plan but its peak."""
+        penalty = f"penalty {self.plan.penalty:,}" if self.plan.penalty else ""
+        return [text for text in (self.verdict, self.remark, penalty) if text]
+
+    def slots(self) -> tuple[list[Slot], list[tuple[int, int, int, int]]]:
+        """Return where each slot lies, and where two that are live in place share bytes.
+
+        The latter by begin, first byte, end, and byte after the last. Raises ValueError, with the
+        buffer, where the plan lacks an offset.
+        """
+        found: list[Slot] = []
+        of: defaultdict[str, list[int]] = defaultdict(list)
+        for at, buffer in enumerate(self.problem.buffers):
+            offsets = self.plan.offsets.get(buffer.name, ())
+            if len(offsets) < buffer.slots or (
+                len(offsets) > buffer.slots and not buffer.may_widen
+            ):
+                raise ValueError(
+                    f"{self.problem.name}: buffer {buffer.name!r} has {buffer.slots} slots, "
+                    f"the plan has {len(offsets)} offsets for it"
+                )
+            for number, low in enumerate(offsets if buffer.size else ()):
+                for live in buffer.live:
+                    of[buffer.name].append(len(found))
+                    found.append(Slot(at, number, low, low + buffer.size, *live, *live))
+        shared = []
+        for source, result in self.problem.in_place:
+            for one, two in ((one, two) for one in of[source] for two in of[result]):
+                a, b = found[one], found[two]
+                begin, end = max(a.begin, b.begin), min(a.end, b.end)
+                if a.low == b.low and begin < end:
+                    shared.append((begin, a.low, end, min(a.high, b.high)))
+                    found[one] = a._replace(last=min(b.begin, a.last))
+                    found[two] = b._replace(first=max(a.end, b.first))
+        for at, slot in enumerate(found):
+            if slot.first >= slot.last:
+                last = slot.first if slot.first > slot.begin else slot.end
+                found[at] = slot._replace(first=slot.begin, last=last)
+        return found, shared
 
     def peak(self) -> Peak:
         """Find where the plan is at its highest."""
@@ -336,13 +403,3 @@ def stock_plan(
     fits = problem.capacity is None or top <= problem.capacity
     plan = Plan(offsets, top, 0, stock_pass, Status.FEASIBLE if fits else Status.NOT_FOUND)
     return replace(plan, penalty=sum(charge(problem, plan, p) for p in problem.penalties))
-
-
-def remark(problem: Problem, plan: Plan) -> str:
-    """Say what a stock plan is, and the first rule of the problem that it breaks, if it does."""
-    # An allocation may end above all that is shown of it.
-    highest = max((plan.offsets[b.name][0] + b.size for b in problem.buffers), default=0)
-    found = verify(problem, replace(plan, peak=highest))
-    broken = [one.message for one in found if one.kind != "capacity"]
-    text = "TVM's allocations, one after another"
-    return f"{text}; {broken[0]}" if broken else text

@@ -16,8 +16,7 @@ from typing import Any
 
 from passes.planning import charge, live_bytes
 from passes.simulation import Cause
-from tvm_ext.named_planners import STOCK
-from tvm_ext.report.memory_view import BufferNote, MemoryView, PlannedProblem, PlannedRun, remark
+from tvm_ext.report.memory_view import BufferNote, MemoryView, PlannedProblem, PlannedRun
 
 _SCRIPTS = ("model", "view", "colours", "draw", "program", "panel", "main")
 """The parts of the page's script, in the order in which they build upon each other."""
@@ -86,18 +85,20 @@ def _plan(view: MemoryView, planned: PlannedProblem, makespan: int | None) -> di
     index = problem.index
     paid = [(p, charge(problem, plan, p)) for p in problem.penalties]
     levels = [plan.reuse.get(buffer.name) for buffer in problem.buffers]
+    slots, shared = planned.slots()
     return {
         "planner": planned.planner,
         "label": planned.label,
         "peak": plan.peak,
         "fits": plan.fits,
         "proven": planned.proven,
-        "remark": remark(problem, plan)
-        if planned.planner == STOCK and not planned.has_offsets
-        else "",
+        "remark": planned.remark,
+        "said": planned.said() + ([] if makespan is None else [f"{makespan:,} cycles"]),
         "penalty": plan.penalty,
         "status": plan.status.value,
         "offsets": [plan.offsets[buffer.name] for buffer in problem.buffers],
+        "slots": slots,  # As `Slot` has them
+        "shared": shared,
         "levels": [[r.level, r.reason] if r else [2, ""] for r in levels] if plan.reuse else None,
         "paid": [[index[p.first], index[p.second], cost] for p, cost in paid if cost],
         "reserved": problem.memory.reserved,

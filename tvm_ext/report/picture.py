@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from passes.planning import Plan, Problem
 from tvm_ext.report.chart import (
@@ -40,12 +38,6 @@ _LINES = {"capacity": (INK, "none"), "peak": ("#d1495b", "5 2"), "lower bound": 
 
 _Panel = tuple[str, MemoryView, PlannedProblem]
 """A map: its title, a memory, and one of its plans."""
-
-
-class _Slot(NamedTuple):
-    box: Box  # One live range, and the bytes of a slot
-    label: str
-    buffer: str
 
 
 def picture_of(title: str, memories: Sequence[MemoryView]) -> Picture:
@@ -111,43 +103,6 @@ def _scales(row: Sequence[PlannedProblem]) -> tuple[tuple[int, int], tuple[int, 
     return (min(live, default=0), max(live, default=1)), (0, top + -(-top // 40))
 
 
-def _slots(view: MemoryView, placed: PlannedProblem) -> Iterator[_Slot]:
-    """Yield each slot of a buffer in each live range; ValueError where the plan lacks an offset."""
-    for buffer in placed.problem.buffers:
-        offsets = placed.plan.offsets.get(buffer.name, ())
-        if len(offsets) < buffer.slots or (len(offsets) > buffer.slots and not buffer.may_widen):
-            raise ValueError(
-                f"{placed.problem.name}: buffer {buffer.name!r} has {buffer.slots} slots, "
-                f"the plan has {len(offsets)} offsets for it"
-            )
-        name = view.notes.get(buffer.name, BufferNote()).label or buffer.name
-        for slot, low in enumerate(offsets if buffer.size else ()):
-            label = name if len(offsets) == 1 else f"{name}[{slot}]"
-            for begin, end in buffer.live:
-                yield _Slot((begin, low, end, low + buffer.size), label, buffer.name)
-
-
-def _in_place(problem: Problem, slots: Sequence[_Slot]) -> tuple[list[Box], list[Box]]:
-    """Return where in-place pairs share bytes while both are live, and where slots have names.
-
-    That is where they share with nothing; or else where they took bytes over.
-    """
-    of: defaultdict[str, list[int]] = defaultdict(list)
-    for at, slot in enumerate(slots):
-        of[slot.buffer].append(at)
-    shared: list[Box] = []
-    alone = [slot.box for slot in slots]
-    for source, destination in problem.in_place:
-        for at, to in ((at, to) for at in of[source] for to in of[destination]):
-            (first, low, last, high), (begin, bottom, end, top) = slots[at].box, slots[to].box
-            if low == bottom and max(first, begin) < min(last, end):
-                shared.append((max(first, begin), low, min(last, end), min(high, top)))
-                alone[at] = (alone[at][0], low, min(begin, alone[at][2]), high)
-                alone[to] = (max(last, alone[to][0]), bottom, alone[to][2], top)
-    named = zip(alone, slots, strict=True)
-    return shared, [a if a[0] < a[2] else (one.box[0], a[1], a[0], a[3]) for a, one in named]
-
-
 def _shorter(name: str) -> Iterator[str]:
     """Yield a name ever shorter: its last words say more than the first, which many have."""
     parts = _WORDS.split(name)
@@ -158,13 +113,16 @@ def _shorter(name: str) -> Iterator[str]:
 def _map(panel: _Panel, chart: Chart) -> tuple[Chart, list[tuple[str, str, str]]]:
     """Draw a map; return the entries of its legend, too."""
     title, view, placed = panel
-    problem, plan, slots = placed.problem, placed.plan, list(_slots(view, placed))
-    (begin, end), (_, top), peak = chart.across, chart.up, {*placed.peak().live}
+    problem, plan, (slots, shared) = placed.problem, placed.plan, placed.slots()
+    (begin, end), (_, top) = chart.across, chart.up
+    peak = {problem.index[name] for name in placed.peak().live}
+    by_peak: dict[bool, list[Box]] = {True: [], False: []}
+    for slot in slots:
+        by_peak[slot.buffer in peak].append((slot.begin, slot.low, slot.end, slot.high))
     entries: list[tuple[str, str, str]] = []
-    shared, named = _in_place(problem, slots)
     for label, fill, boxes in (
-        ("live at the peak", AT_PEAK, [slot.box for slot in slots if slot.buffer in peak]),
-        ("other buffers", OTHERS, [slot.box for slot in slots if slot.buffer not in peak]),
+        ("live at the peak", AT_PEAK, by_peak[True]),
+        ("other buffers", OTHERS, by_peak[False]),
         ("reserved", "url(#rising)", [(begin, a, end, b) for a, b in problem.memory.reserved]),
         ("live in place", "url(#falling)", shared),
     ):
@@ -179,16 +137,18 @@ def _map(panel: _Panel, chart: Chart) -> tuple[Chart, list[tuple[str, str, str]]
                 chart.line((begin, value, end, value), colour, dashes)
             above = ", above the map" if value > top else ""
             entries.append((f"{name}: {format_bytes(value)}{above}", colour, "none"))
-    for box, (_, name, buffer) in zip(named, slots, strict=True):
-        size = format_bytes(problem.buffers[problem.index[buffer]].size)
-        chart.name(box, chain([[name, size], [name]], ([cut] for cut in _shorter(name))))
+    for slot in slots:
+        buffer = problem.buffers[slot.buffer]
+        name = view.notes.get(buffer.name, BufferNote()).label or buffer.name
+        if len(plan.offsets[buffer.name]) > 1:
+            name += f"[{slot.number}]"
+        texts = chain([[name, format_bytes(buffer.size)], [name]], ([n] for n in _shorter(name)))
+        chart.name((slot.first, slot.low, slot.last, slot.high), texts)
     summary = [counted(len(problem.buffers), "buffer")]
     if 0 < placed.bound < plan.peak:
         summary.append(f"{plan.peak / placed.bound:.4g} × the lower bound")
-    if plan.penalty:
-        summary.append(f"penalty {plan.penalty:,}")
     ticks = [(begin + at, f"{begin + at:,}") for at in steps(end - begin, 6)]
     addresses = [(at, format_bytes(at)) for at in steps(top, 12, binary=True)]
-    said = " · ".join([*summary, placed.verdict])
+    said = " · ".join([*summary, *placed.said()])
     chart.frame(title, said, "program step", ticks, addresses)
     return chart, entries

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from passes.planning import Problem
 from target_hw.memory import round_up
 from tvm_ext.named_planners import STOCK
-from tvm_ext.report.memory_view import LeftAlone, MemoryView, PlannedProblem, PlannedRun, remark
+from tvm_ext.report.memory_view import LeftAlone, MemoryView, PlannedProblem, PlannedRun
 from tvm_ext.text import Table, counted, format_bytes, format_seconds
 
 _FEW = 4
@@ -109,7 +109,7 @@ def _wrong_stock(views: Sequence[MemoryView]) -> Iterator[str]:
         where = (
             f"of {view.owner}" if not wrong[1:] else f"in {len(wrong)} memories, as of {view.owner}"
         )
-        _, _, rule = remark(one.problem, one.plan).partition("; ")
+        _, _, rule = one.remark.partition("; ")
         yield (
             f"{STOCK} is left out: TVM's plan takes less than any right one {where}: "
             f"{one.plan.peak:,} bytes, where {one.bound:,} are needed{f' ({rule})' if rule else ''}"

@@ -150,7 +150,7 @@ class OpenPage:
             """
             const { page } = memoryMap, drawing = page.drawings[arguments[1]];
             const { x: left, y: top } = drawing.body.getBoundingClientRect();
-            return arguments[0].map((name) => drawing.plan.boxes.of[page.memory.index.get(name)]
+            return arguments[0].map((name) => (drawing.plan.of[page.memory.index.get(name)] ?? [])
               .map((box) => {
                 const [x, y, width, height] = drawing.frame(box);
                 return { x: left + x, y: top + y, width, height };

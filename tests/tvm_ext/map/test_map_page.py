@@ -338,7 +338,7 @@ def test_twenty_thousand_buffers(open_page):
 
 def test_a_plan_above_the_capacity_says_so(open_page, overflow):
     page = open_page(overflow)
-    assert "proven not to fit" in page.find(".plan .head")[0].text
+    assert "does not fit, as no plan does" in page.find(".plan .head")[0].text
     assert page.find(".plan .over")
     (scope,) = overflow.memories
     said = [line.strip() for line in scope.explain(scope.plans[0]).splitlines()]

@@ -17,7 +17,7 @@ from passes.planning import Buffer, Plan, Problem, Status
 from target_hw.memory import MemoryScope
 from tvm_ext.lowering import capture_relax, known_target
 from tvm_ext.report import MemoryView, PlannedProblem, Report
-from tvm_ext.report.memory_view import remark, stock_plan
+from tvm_ext.report.memory_view import stock_plan
 from tvm_ext.weights import as_built
 
 BOTH = ("best", "stock")
@@ -56,7 +56,7 @@ def test_a_network_has_the_storages_of_the_stock_pass(network):
     assert [begin for begin, _ in begins] == [
         sum(size for _, size in begins[:at]) for at in range(len(begins))
     ]
-    assert remark(first.problem, first.plan) == "TVM's allocations, one after another"
+    assert first.remark == "TVM's allocations, one after another"
 
 
 @pytest.mark.parametrize(("scope", "size"), [("global", 448), ("local.UB", 448)])
@@ -78,12 +78,12 @@ def test_the_peak_of_whole_allocations_is_no_position():
     )
     plan = stock_plan(problem, [(8, {"a": 0}), (4, {"b": 0})], "Pass", "f")
     assert (plan.peak, plan.offsets) == (12, {"a": (0,), "b": (8,)})
-    assert remark(problem, plan) == "TVM's allocations, one after another"
+    assert PlannedProblem("stock", problem, plan).remark == "TVM's allocations, one after another"
     small = replace(problem, memory=MemoryScope("global", 8))
-    assert remark(small, plan) == "TVM's allocations, one after another"
+    assert PlannedProblem("stock", small, plan).remark == "TVM's allocations, one after another"
     overlapping = Problem((*problem.buffers, Buffer("c", 4, ((1, 3),))), MemoryScope("global"))
     plan = stock_plan(overlapping, [(8, {"a": 0, "b": 0, "c": 4})], "Pass", "f")
-    said = remark(overlapping, plan)
+    said = PlannedProblem("stock", overlapping, plan).remark
     assert said.startswith("TVM's allocations, one after another; 'a'")
     assert "'c'" in said
     assert "Violation" not in said

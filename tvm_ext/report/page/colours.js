@@ -19,35 +19,21 @@ const LEVELS = [
 const SIZES = [[1 / 4, "a quarter of the map or more", 2], [1 / 16, "a 16th or more", 1],
   [1 / 64, "a 64th or more", 0], [0, "less", 7]];
 
-const AT_PEAK = {
+const BY_PEAK = [kind("not live at the peak"), {
   label: "live at the peak of its plan (thick border)", fill: "var(--strong)",
   ink: "var(--strong-ink)", pattern: null, border: true,
-};
+}];
 
-class Colours {
-  constructor(memory) {
-    this.memory = memory;
-    this.pipes = [...new Set(memory.buffers.map(({ pipes }) => pipes.join(" + ")))];
-    this.ways = [["peak", "what is live at the peak"]];
-    if (memory.plans.some((plan) => plan.levels)) this.ways.push(["level", "reuse level"]);
-    if (memory.buffers.some(({ pipes }) => pipes.length)) this.ways.push(["pipe", "pipes"]);
-    this.ways.push(["size", "size"]);
-  }
-  // For one plan: the classes, and the class of each buffer.
-  of(plan, way) {
-    const { buffers, top } = this.memory, live = new Set(plan.peakLive);
-    if (way === "level" && plan.levels) {
-      return { classes: LEVELS, of: (at) => 2 - plan.levels[at][0] };
-    }
-    if (way === "pipe") {
-      const named = (name, at) => kind(name || "no pipe", PALETTE[at % PALETTE.length]);
-      const of = (at) => this.pipes.indexOf(buffers[at].pipes.join(" + "));
-      return { classes: this.pipes.map(named), of };
-    }
-    if (way === "size") {
-      const classes = SIZES.map(([, label, colour]) => kind(label, PALETTE[colour]));
-      return { classes, of: (at) => SIZES.findIndex(([part]) => buffers[at].size >= part * top) };
-    }
-    return { classes: [kind("not live at the peak"), AT_PEAK], of: (at) => (live.has(at) ? 1 : 0) };
-  }
+// The ways to colour a memory: a word, its name, the classes, and a plan's class of each buffer.
+function waysOf({ buffers, plans, top }) {
+  const pipes = buffers.map((buffer) => buffer.pipes.join(" + ")), all = [...new Set(pipes)];
+  return [
+    ["peak", "what is live at the peak", BY_PEAK, (plan, at) => Number(plan.live.has(at))],
+    ["level", "reuse level", LEVELS, (plan, at) => 2 - (plan.levels?.[at][0] ?? 2)],
+    ["pipe", "pipes", all.map((name, at) => kind(name || "no pipe", PALETTE[at % PALETTE.length])),
+      (_, at) => all.indexOf(pipes[at])],
+    ["size", "size", SIZES.map(([, label, colour]) => kind(label, PALETTE[colour])),
+      (_, at) => SIZES.findIndex(([part]) => buffers[at].size >= part * top)],
+  ].filter(([word]) => (word !== "level" || plans.some((plan) => plan.levels)) &&
+    (word !== "pipe" || all.some(Boolean)));
 }

@@ -29,8 +29,8 @@ function line(x, y, right, bottom, colour, width = 1, dashes = "none") {
     `stroke:${colour};stroke-width:${width};stroke-dasharray:${dashes}`);
 }
 
-function label(x, y, text, colour, more = "") {
-  return `<text x="${x}" y="${y}" dy="4" style="fill:${colour};font:${FONT};${more}">` +
+function label(x, y, text, colour, font = FONT) {
+  return `<text x="${x}" y="${y}" dy="4" style="fill:${colour};font:${font};white-space:pre">` +
     `${escaped(text)}</text>`;
 }
 
@@ -55,29 +55,26 @@ class PlanDrawing {
   }
   draw() {
     const { clientWidth: width, clientHeight: height } = this.body;
-    this.body.innerHTML = `<svg width="${width}" height="${height}">${
-      this.content(width, height)}</svg>`;
-  }
-  content(width, height) {
     Object.assign(this, { width, height, named: [] });
-    const { lines, names } = this.levels();
-    return this.ground() + this.boxes() + this.inPlace() + this.rules() + this.peakLine() +
-      lines + this.names() + this.marked() + this.arrows() + names + this.axis();
+    const [lines, names] = this.levels(), sharers = this.memory.sharers(this.page.chosen, this.plan);
+    this.body.innerHTML = `<svg width="${width}" height="${height}">${[this.ground(), this.boxes(),
+      this.inPlace(), this.rules(), this.peakLine(), lines, this.names(), this.marked(sharers),
+      this.arrows(sharers), names, this.axis()].join("")}</svg>`;
   }
   x(byte) { return this.view.bytes.pixel(byte); }
   y(row) { return this.view.rows.pixel(row); }
-  // Bytes from one to another, in all rows.
-  column(begin, end, fill) {
-    return rectangle(this.x(begin), AXIS, this.x(end) - this.x(begin), this.height, `fill:${fill}`);
+  // Bytes from one to another, in all rows or in some.
+  area(begin, end, fill, top = AXIS, bottom = this.height) {
+    return rectangle(this.x(begin), top, this.x(end) - this.x(begin), bottom - top, `fill:${fill}`);
   }
   ground() {
-    const { capacity } = this.memory.given, { bytes, rows } = this.view;
-    const fills = ["var(--reserved)", "url(#reserved)"], end = bytes.at(this.width);
-    const reserved = this.plan.reserved.flatMap(([low, high]) =>
-      fills.map((fill) => this.column(low, high, fill)));
-    const over = capacity !== null && capacity < end ? this.column(capacity, end, "var(--over)") : "";
-    return reserved.join("") + over + this.page.bands.map(([top, bottom]) => rectangle(0,
-      this.y(top), this.width, (bottom - top) * rows.scale, "fill:var(--band)")).join("");
+    const { capacity } = this.memory.given, end = this.view.bytes.at(this.width);
+    const parts = this.plan.reserved.flatMap(([low, high]) =>
+      ["var(--reserved)", "url(#reserved)"].map((fill) => this.area(low, high, fill)));
+    if (capacity !== null && capacity < end) parts.push(this.area(capacity, end, "var(--over)"));
+    const bands = this.page.bands.map(([top, bottom]) => rectangle(0, this.y(top), this.width,
+      this.y(bottom) - this.y(top), "fill:var(--band)"));
+    return [...parts, ...bands].join("");
   }
   frame(box) {
     const x = this.x(box.x0), y = this.y(box.y0);
@@ -90,35 +87,35 @@ class PlanDrawing {
   }
   // The boxes of one class are one path: there may be thousands.
   boxes() {
-    const found = this.page.colouring(this.plan), groups = found.classes.map(() => ["", "", ""]);
-    for (const box of this.plan.boxes.all) {
+    const [, , classes, classOf] = this.page.way, groups = classes.map(() => ["", "", ""]);
+    for (const box of this.plan.all) {
       if (!this.inSight(box)) continue;
-      const at = found.of(box.index), [x, y, wide, high] = this.frame(box), group = groups[at];
+      const at = classOf(this.plan, box.index), [x, y, wide, high] = this.frame(box);
       const shape = `M${x} ${y}h${wide}v${high}h${-wide}z`;
-      group[0] += shape;
-      if (wide > 4 && high > 4) group[1] += shape;
+      groups[at][0] += shape;
+      if (wide > 4 && high > 4) groups[at][1] += shape;
       if (wide > 3 && high > 3) {
-        group[2] += `M${x + 0.5} ${y + 0.5}h${wide - 1}v${high - 1}h${1 - wide}z`;
+        groups[at][2] += `M${x + 0.5} ${y + 0.5}h${wide - 1}v${high - 1}h${1 - wide}z`;
       }
-      if (wide > 26 && high > 11) this.named.push([box, found.classes[at], wide * high]);
+      if (wide > 26 && high > 11) this.named.push([box, classes[at], wide * high]);
     }
     return groups.map(([all, large, edged], at) => {
-      const { fill, pattern, border } = found.classes[at];
+      const { fill, pattern, border } = classes[at];
       const edge = border ? "var(--ink);stroke-width:1.6" : "var(--faint);stroke-width:.8";
       return path(all, `fill:${fill}`) + (pattern ? path(large, `fill:url(#${pattern})`) : "") +
         path(edged, `fill:none;stroke:${edge}`);
     }).join("");
   }
+  // A name, its size, its type and shape, as far as there is room.
   names() {
     this.named.sort((one, two) => two[2] - one[2]);
     return this.named.slice(0, MOST_NAMES).map(([box, { fill, ink }]) => {
-      const left = Math.max(this.x(box.x0), 0) + 4;
+      const { name, label: short, size, type } = this.memory.buffers[box.index];
+      const left = Math.max(this.x(box.x0), 0) + 4, room = Math.min(this.x(box.x1), this.width) - 4 - left;
       const top = Math.max(this.y(box.n0), AXIS), bottom = Math.min(this.y(box.n1), this.height);
-      const room = Math.min(this.x(box.x1), this.width) - 4 - left;
-      const shown = room < 14 || bottom - top < 11 ? "" : fitted(this.label(box), room);
+      const slot = this.plan.offsets[box.index].length > 1 ? ` [${box.slot}]` : "";
+      const shown = room < 14 || bottom - top < 11 ? "" : fitted((short || name) + slot, room);
       if (!shown) return "";
-      const { size, type } = this.memory.buffers[box.index];
-      // A name, its size, its type and shape, as far as there is room.
       const more = [bytesText(size), type].filter((text) => text && widthOf(text) < room)
         .slice(0, Math.floor((bottom - top - 16) / 13));
       const first = (top + bottom) / 2 - 6.5 * more.length;
@@ -126,17 +123,14 @@ class PlanDrawing {
         grounded(left, first + 13 * at, text, ink, fill)).join("");
     }).join("");
   }
-  label({ index, slot }) {
-    const { name, label: short } = this.memory.buffers[index];
-    return (short || name) + (this.plan.offsets[index].length > 1 ? ` [${slot}]` : "");
-  }
   // Hatched: where an in-place pair has the same bytes at the same time.
   inPlace() {
-    return this.plan.boxes.shared.map(([one, two, top, bottom]) => {
-      const x = this.x(two.x0), right = this.x(two.x1), middle = this.y((top + bottom) / 2) - 4;
-      const wide = this.x(Math.min(one.x1, two.x1)) - x, high = this.y(bottom) - this.y(top);
-      const mark = right - x > 14 ? `M${right - 14} ${middle}h10l-5 8z` : "";
-      return rectangle(x, this.y(top), wide, high, "fill:url(#inplace);opacity:.45") +
+    const { rows } = this.memory;
+    return this.plan.shared.map(([begin, low, end, high]) => {
+      const top = this.y(rows.top(begin)), bottom = this.y(rows.bottom(end)), right = this.x(high);
+      const mark = right - this.x(low) > 14
+        ? `M${right - 14} ${(top + bottom) / 2 - 4}h10l-5 8z` : "";
+      return this.area(low, high, "url(#inplace);opacity:.45", top, bottom) +
         path(mark, "fill:var(--ink)");
     }).join("");
   }
@@ -145,68 +139,60 @@ class PlanDrawing {
     return (this.memory.rows.listing?.rules ?? []).flatMap((row) => [-2, 1].map((by) =>
       rectangle(0, this.y(row) + by, this.width, 1, "fill:var(--ink)"))).join("");
   }
-  marked() {
+  marked({ before, inPlace, after }) {
     const { page } = this, outline = (indices, width, dashes) => indices
-      .flatMap((index) => this.plan.boxes.of[index] ?? []).filter((box) => this.inSight(box))
+      .flatMap((index) => this.plan.of[index] ?? []).filter((box) => this.inSight(box))
       .map((box) => rectangle(...this.frame(box), "fill:none;stroke:var(--chosen);" +
         `stroke-width:${width};stroke-dasharray:${dashes}`)).join("");
     return outline(page.matches, 1.5, "2 2") + outline(page.touched, 2, "none") +
-      outline(Object.values(page.sharers(this.plan)).flat(), 1.5, "5 3") +
+      outline([...before, ...inPlace, ...after], 1.5, "5 3") +
       outline([page.chosen, page.hovered], 3, "none");
   }
   // From buffers that the chosen one takes bytes over from, and to those that take them next.
-  arrows() {
-    const { before, after } = this.page.sharers(this.plan), { chosen } = this.page;
+  arrows({ before, after }) {
+    const { chosen } = this.page, middle = ({ x0, x1 }) => this.x((x0 + x1) / 2);
     const pairs = [...before.map((from) => [from, chosen]), ...after.map((to) => [chosen, to])];
-    const { of } = this.plan.boxes, middle = ({ x0, x1 }) => this.x((x0 + x1) / 2);
     return pairs.map(([from, to]) => {
       const cost = this.plan.paid.find((paid) => paid.includes(from) && paid.includes(to))?.[2];
-      const x = middle(of[from][0]), y = this.y(of[from].at(-1).y1);
-      const right = middle(of[to][0]), bottom = this.y(of[to][0].y0);
+      const source = this.plan.of[from], [result] = this.plan.of[to];
+      const x = middle(source[0]), y = this.y(source.at(-1).y1);
+      const right = middle(result), bottom = this.y(result.y0);
       const angle = Math.atan2(bottom - y, right - x), colour = cost ? "var(--peak)" : "var(--ink)";
-      const [one, two] = [-0.45, 0.45].map((turn) =>
+      const tip = [-0.45, 0.45].map((turn) =>
         `L${right - 9 * Math.cos(angle + turn)} ${bottom - 9 * Math.sin(angle + turn)}`);
       return line(x, y, right, bottom, colour, cost ? 2 : 1.2, cost ? "6 3" : "none") +
-        path(`M${right} ${bottom}${one}${two}z`, `fill:${colour}`) + (cost ? grounded((x + right) / 2,
+        path(`M${right} ${bottom}${tip.join("")}z`, `fill:${colour}`) + (cost ? grounded((x + right) / 2,
           (y + bottom) / 2, `costs ${countText(cost)}`, colour, "var(--paper)") : "");
     }).join("");
   }
   peakLine() {
-    const { peakPosition, peakPlaces } = this.plan, top = (at) => this.y(this.memory.rows.top(at));
-    const y = top(peakPosition), end = this.width, ticks = peakPlaces.map((at) =>
-      rectangle(end - 6, Math.round(top(at)), 6, 1, "fill:var(--peak)")).join("");
-    return line(0, y, end, y, "var(--peak)", 1, "3 3") + ticks +
+    const [y, ...others] = this.plan.peakPlaces.map((at) => this.y(this.memory.rows.top(at)));
+    const end = this.width;
+    return line(0, y, end, y, "var(--peak)", 1, "3 3") + [y, ...others].map((top) =>
+      rectangle(end - 6, Math.round(top), 6, 1, "fill:var(--peak)")).join("") +
       path(`M${end} ${y - 6}v12l-8 -6z`, "fill:var(--peak)");
   }
-  // Lines, which run below the names of buffers, and a name for each at the bottom, over a ground of
-  // its own.
+  // Lines, which run below the names of buffers, and their names at the bottom, over a ground of
+  // their own. Equal levels have one name, where there is room for it.
   levels() {
-    const { bound, capacity } = this.memory.given;
-    const levels = [["bound", bound, "var(--bound)", "2 2", 1.5],
-      ["peak", this.plan.peak, "var(--peak)", "6 3", 1.5]];
-    if (capacity !== null && capacity <= this.memory.top) {
-      levels.push(["capacity", capacity, "var(--capacity)", "none", 2]);
+    const { given: { bound, capacity }, top } = this.memory, said = [];
+    const known = [["bound", bound, "2 2"], ["peak", this.plan.peak, "6 3"], ["capacity", capacity, "none"]]
+      .filter(([, value]) => value !== null && value <= top && this.x(value) >= 0 &&
+        this.x(value) <= this.width + 1);
+    for (const [name, value] of known) {
+      const same = said.find((one) => one.value === value), text = same && `${same.text} = ${name}`;
+      const hasRoom = same && widthOf(`${text} ${bytesText(value)}`) <= this.width - 8;
+      if (hasRoom) Object.assign(same, { text, name });
+      else said.push({ text: name, value, name });
     }
-    const seen = levels.filter(([, value]) =>
-      this.x(value) >= 0 && this.x(value) <= this.width + 1);
-    const said = []; // Equal levels have one name, where there is room for it.
-    for (const [name, value, colour] of seen) {
-      const at = said.findIndex((one) => one.value === value);
-      const text = at < 0 ? name : `${said[at].text} = ${name}`;
-      const hasRoom = widthOf(`${text} ${bytesText(value)}`) <= this.width - 8;
-      if (at >= 0 && hasRoom) said[at] = { text, value, colour };
-      else said.push({ text: name, value, colour });
-    }
-    let y = this.height + 5;
-    return {
-      lines: seen.map(([, value, colour, dashes, width]) =>
-        line(this.x(value), AXIS, this.x(value), this.height, colour, width, dashes)).join(""),
-      names: said.sort((a, b) => b.value - a.value).map(({ text: name, value, colour }) => {
-        const text = fitted(`${name} ${bytesText(value)}`, this.width - 8);
-        const left = Math.max(2, this.x(value) - widthOf(text) - 6);
-        return grounded(left, (y -= 15), text, colour, "var(--paper)");
-      }).join(""),
-    };
+    const lines = known.map(([name, value, dashes]) => line(this.x(value), AXIS, this.x(value),
+      this.height, `var(--${name})`, 1.5, dashes));
+    const names = said.sort((a, b) => b.value - a.value).map(({ text, value, name }, at) => {
+      const shown = fitted(`${text} ${bytesText(value)}`, this.width - 8);
+      const left = Math.max(2, this.x(value) - widthOf(shown) - 6);
+      return grounded(left, this.height - 10 - 15 * at, shown, `var(--${name})`, "var(--paper)");
+    });
+    return [lines.join(""), names.join("")];
   }
   axis() {
     const { bytes } = this.view, parts = [rectangle(0, 0, this.width, AXIS, "fill:var(--raised)")];
@@ -223,7 +209,7 @@ class PlanDrawing {
   // The buffer under a point of the map, that of the smallest box; null if there is none.
   hit(x, y) {
     let found = null, least = Infinity;
-    for (const box of y < AXIS ? [] : this.plan.boxes.all) {
+    for (const box of y < AXIS ? [] : this.plan.all) {
       const [left, top, wide, high] = this.frame(box);
       if (x < left || x > left + wide || y < top || y > top + high) continue;
       if (wide * high < least) { found = box.index; least = wide * high; }

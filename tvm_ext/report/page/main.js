@@ -9,6 +9,26 @@ const LEAST_SEEN = 12; // Pixels of a box, each way, that can be pointed at.
 class Page {
   constructor() {
     this.view = { rows: new Span(AXIS), bytes: new Span(4) };
+    // Keys, a button for some, what they do; of each there is a line in the dialog.
+    this.actions = [
+      ["p", "Peak", "go to the peak", () => this.goToPeak()],
+      ["+", "+", "zoom in along the program; with Alt along the address", (alt) => this.zoom(1.5, alt)],
+      ["-", "−", "zoom out", (alt) => this.zoom(1 / 1.5, alt)],
+      ["0", "Fit", "show all", () => this.fit()],
+      ["", "SVG", "save what is in sight as a picture of lines", () => this.save("svg")],
+      ["", "PNG", "save what is in sight as a picture of dots", () => this.save("png")],
+      ["?", "?", "list the keys", () => byId("keys").showModal()],
+      ["z", "", "zoom to the chosen buffer", () => this.zoomTo(this.chosen)],
+      ["/", "", "find; Enter takes the next match", () => byId("find").focus()],
+      ["[", "", "previous memory", () => this.showMemory(this.memory.at - 1)],
+      ["]", "", "next memory", () => this.showMemory(this.memory.at + 1)],
+      ["Escape", "", "choose nothing", () => this.choose(null)],
+    ];
+    byId("buttons").innerHTML = this.actions.map(([key, name, what], at) => (name
+      ? `<button data-action="${at}" title="${what}${key && ` (${key})`}" aria-label="${what}">${
+        name}</button>` : "")).join("");
+    byId("key-table").insertAdjacentHTML("beforeend", this.actions.map(([key, , what]) =>
+      (key ? `<tr><td>${key}</td><td>${what}</td></tr>` : "")).join(""));
     document.body.insertAdjacentHTML("beforeend", `<svg class="defs">${DEFS}</svg>`);
     byId("title").textContent = DATA.title;
     this.fill("memory", DATA.memories.map(({ name, function: owner, buffers }, at) =>
@@ -21,25 +41,23 @@ class Page {
   fill(id, options) {
     byId(id).replaceChildren(...options.map(([value, text]) => new Option(text, value)));
   }
-  showMemory(at) {
-    const { view } = this, memory = new Memory(DATA.memories[at]), { rows } = memory;
-    const { unit, unitName } = memory.given, before = byId("colour").value;
+  showMemory(at, value = null) {
+    if (!DATA.memories[at]) return;
+    const { view } = this, memory = new Memory(at, value), { rows } = memory, before = byId("colour").value;
+    const { unit, unitName } = DATA.memories[at];
     // What is pointed at, chosen and searched for.
     Object.assign(this, { memory, hovered: null, chosen: null, line: null, hoveredLine: null,
-      matches: [], matchingLines: new Set() });
+      matches: [], matchingLines: new Set(), ways: waysOf(memory) });
     this.peakLines = new Set(rows.listing
       ? memory.plans.flatMap((plan) => plan.peakPlaces.map((place) => rows.line(place))) : []);
     byId("memory").value = String(at);
-    if (unit !== each.unit) Object.assign(each, { unit, value: null });
     byId("unit-choice").hidden = !unit;
     byId("unit-name").textContent = unitName;
-    byId("unit").value = each.value ?? "";
-    this.colours = new Colours(memory);
-    this.fill("colour", this.colours.ways);
-    if (this.colours.ways.some(([value]) => value === before)) byId("colour").value = before;
+    byId("unit").value = value ?? "";
+    this.fill("colour", this.ways);
+    if (this.ways.some(([word]) => word === before)) byId("colour").value = before;
     this.heads();
     Object.assign(this, { program: new Program(this, memory), panel: new Panel(this) });
-    this.panel.show();
     const lengths = (rows.listing?.lines ?? [""]).map(({ length }) => length).sort((a, b) => a - b);
     const wanted = lengths[Math.floor(lengths.length * 0.8)] * 7.3 + 110;
     byId("program").style.setProperty("--wanted", `${wanted}px`);
@@ -48,33 +66,29 @@ class Page {
     const pixels = Math.max(LEAST_LINE, Math.min(56, view.rows.length / rows.total));
     view.rows.fill(rows.listing ? pixels : undefined);
     view.bytes.fill();
-    view.rows.keep();
     const peak = rows.top(memory.plans[0].peakPosition);
-    view.rows.reveal(peak - 2, peak + 2);
+    view.rows.reveal(peak - 2, peak + 2, 0);
     this.search();
   }
   heads() {
-    const { memory } = this, { listing } = memory.rows, { capacity } = memory.given;
+    const { memory, memory: { rows: { listing }, given: { capacity } } } = this;
     byId("program-head").innerHTML = `<b>${html(listing?.name ?? "position")}</b><div class="sub">${
       listing ? "A allocates, W writes, R reads the chosen buffer; ◂ peak" : "time"}</div>`;
     byId("plans").innerHTML = memory.plans.map((plan) => {
       const over = capacity !== null && plan.peak > capacity ? "sub over" : "sub";
       return `<section class="plan" aria-label="${escaped(`Plan of ${plan.label}`)}"><div class="head">` +
-        `<b>${html(plan.label)}</b><div class="${over}">${html(peakText(memory, plan))}</div>` +
-        `<div class="${over} status">${html(planText(plan))}</div></div><div class="body map"></div></section>`;
+        `<b>${html(plan.label)}</b><div class="${over}">${html(peakText(memory, plan))}</div><div class="${
+          over} status">${html(plan.said.join(" · "))}</div></div><div class="body map"></div></section>`;
     }).join("");
-    this.drawings = memory.plans.map((plan, at) =>
-      new PlanDrawing(this, plan, document.querySelectorAll(".map")[at]));
-    this.drawings.forEach((drawing) => this.listenToPlan(drawing));
+    this.drawings = [...document.querySelectorAll(".map")].map((body, at) =>
+      new PlanDrawing(this, memory.plans[at], body));
   }
   measure() {
-    const { view: { rows, bytes }, memory } = this, { body } = this.drawings[0];
-    const { clientWidth: width, clientHeight: height } = body;
-    const fit = Math.max(20, height - AXIS - 8) / memory.rows.total;
-    rows.limit(height - AXIS, memory.rows.total + 2, fit, Math.max(80, 400 * fit));
-    const wide = Math.max(1, width - 16) / (memory.top * 1.04);
-    bytes.limit(width, memory.top * 1.06, wide, width);
-    bytes.least = wide;
+    const { view: { rows, bytes }, memory: { rows: { total }, top } } = this;
+    const { clientWidth: width, clientHeight: height } = this.drawings[0].body;
+    const fit = Math.max(20, height - AXIS - 8) / total, wide = Math.max(1, width - 16) / (top * 1.04);
+    rows.limit(height - AXIS, total + 2, fit, Math.min(fit, LEAST_LINE), Math.max(80, 400 * fit));
+    bytes.limit(width, top * 1.06, wide, wide, width);
   }
   // Keeps all bytes in sight at another width, if they were.
   resized() {
@@ -98,18 +112,10 @@ class Page {
     live.firstChild.innerHTML = liveBytes(memory, view, live.clientWidth, live.clientHeight);
     this.program.draw(view);
   }
-  // Takes a value for the dimensions that bytes are multiples of; an empty text takes none.
-  chooseUnit(text) {
-    const value = Math.floor(Number(text));
-    each.value = value >= 1 ? value : null;
-    this.heads();
-    this.panel.show();
-    this.facts();
-    this.search();
-  }
   // ----------------------------------------------------------------- what is pointed at or chosen
   get focus() { return this.hovered ?? this.chosen; }
   get anyLine() { return this.hoveredLine ?? this.line; }
+  get way() { return this.ways.find(([word]) => word === byId("colour").value); }
   // Rows that are marked: those in which the buffer lives, or the line itself.
   get bands() {
     const { rows, buffers } = this.memory, line = this.anyLine;
@@ -120,36 +126,25 @@ class Page {
   get touched() {
     return this.hovered === null ? [...(this.program.uses.get(this.anyLine)?.keys() ?? [])] : [];
   }
-  // Buffers that share bytes with the chosen one.
-  sharers(plan) {
-    return this.chosen === null ? { before: [], after: [] } : this.memory.sharers(this.chosen, plan);
-  }
-  colouring(plan) { return this.colours.of(plan, byId("colour").value); }
   hover(index, line = null, facts = true) {
     if (this.hovered === index && this.hoveredLine === line) return;
     Object.assign(this, { hovered: index, hoveredLine: line });
-    if (facts) this.facts();
+    if (facts) this.panel.facts(this.focus, this.anyLine);
     this.draw();
   }
-  choose(index, reveal = false) {
-    Object.assign(this, { chosen: index, line: null });
-    if (reveal && index !== null) {
+  // Chooses a buffer, a line or nothing, and brings it into sight with so many pixels, if any.
+  choose(index, pixels = 0, line = null) {
+    const { rows, bytes } = this.view;
+    Object.assign(this, { chosen: index, line });
+    if (pixels && line !== null) rows.reveal(line, line + 1, 0);
+    if (pixels && index !== null) {
       const { top, bottom, low, high } = this.extent(index, 0);
-      this.view.rows.reveal(top, bottom);
-      this.view.bytes.reveal(low, high);
+      rows.reveal(top, bottom, pixels);
+      bytes.reveal(low, high, pixels);
     }
-    this.facts();
+    this.panel.facts(this.focus, this.anyLine);
     this.remember();
     this.draw();
-  }
-  // Chooses a buffer and zooms to it where it is too small to be seen.
-  show(index) {
-    const { top, bottom, low, high } = this.extent(index, 0), { rows, bytes } = this.view;
-    rows.scale = Math.max(rows.scale, LEAST_SEEN / (bottom - top));
-    bytes.scale = Math.max(bytes.scale, LEAST_SEEN / (high - low));
-    rows.keep();
-    bytes.keep();
-    this.choose(index, true);
   }
   // Where a live range of a buffer is in the first plan: rows, and bytes of all slots.
   extent(index, range) {
@@ -160,42 +155,28 @@ class Page {
       low: Math.min(...offsets), high: Math.max(...offsets) + Math.max(1, size),
     };
   }
-  facts() {
-    const { focus, anyLine } = this;
-    if (focus !== null) this.panel.buffer(focus);
-    else if (anyLine !== null) this.panel.line(anyLine);
-    else this.panel.nothing();
-  }
-  goToLine(line) {
-    this.line = line;
-    this.view.rows.reveal(line, line + 1);
-    this.facts();
-    this.draw();
-  }
   goToRow(position) {
     this.view.rows.centre(this.memory.rows.top(position));
     this.draw();
   }
   goToPeak() { this.goToRow(this.memory.plans[this.panel.peakPlan].peakPosition); }
   zoomTo(index) {
-    const { rows, bytes } = this.view, { top, low, high } = this.extent(index, 0);
-    const { bottom } = this.extent(index, -1);
-    for (const [span, from, to] of [[rows, top, bottom], [bytes, low, high]]) {
-      span.scale = span.length / ((to - from) * 1.6);
-      span.keep();
-      span.centre(from, to);
-    }
+    if (index === null) return;
+    const { top, low, high } = this.extent(index, 0);
+    this.view.rows.frame(top, this.extent(index, -1).bottom);
+    this.view.bytes.frame(low, high);
     this.choose(index);
   }
-  step(by) {
-    const { memory: { order }, chosen } = this;
-    const at = chosen === null ? (by > 0 ? -1 : order.length) : order.indexOf(chosen);
-    if (order.length) this.choose(order[Math.max(0, Math.min(order.length - 1, at + by))], true);
-  }
-  stepLine(by) {
-    const next = this.line === null ? Math.ceil(this.view.rows.from) : this.line + by;
-    this.chosen = null;
-    this.goToLine(Math.max(0, Math.min(this.memory.rows.total - 1, next)));
+  // Goes to another buffer in the order of the program, or to another line.
+  step(by, inProgram) {
+    const { memory: { order, rows }, view, chosen, line } = this;
+    const within = (at, count) => Math.max(0, Math.min(count - 1, at));
+    const next = line === null ? Math.ceil(view.rows.from) : line + by;
+    if (inProgram) this.choose(null, 1, within(next, rows.total));
+    else if (order.length) {
+      const at = chosen === null ? (by > 0 ? -1 : order.length) : order.indexOf(chosen);
+      this.choose(order[within(at + by, order.length)], 1);
+    }
   }
   search(next = false) {
     const text = byId("find").value.trim().toLowerCase(), { memory } = this;
@@ -208,25 +189,25 @@ class Page {
     this.matchingLines = new Set(lines);
     this.panel.results(this.matches, lines);
     if (next && this.matches.length) {
-      this.show(this.matches[(this.matches.indexOf(this.chosen) + 1) % this.matches.length]);
+      const at = (this.matches.indexOf(this.chosen) + 1) % this.matches.length;
+      this.choose(this.matches[at], LEAST_SEEN);
     }
     this.legend();
     this.draw();
   }
   legend() {
-    const { plans, top, given: { capacity, inPlace } } = this.memory, way = byId("colour").value;
-    const plan = plans.find((one) => way !== "level" || one.levels) ?? plans[0];
-    const parts = this.colouring(plan).classes.map(({ fill, pattern, border, label: said }) => {
+    const { plans, top, given: { capacity, inPlace } } = this.memory, [, , classes] = this.way;
+    const parts = classes.map(({ fill, pattern, border, label: said }) => {
       const grounds = [fill, pattern && `url(#${pattern})`].map((ground) =>
         rectangle(0, 0, 16, 9, `fill:${ground ?? "none"}`)).join("");
-      return `<span><span class="swatch${border ? " thick" : ""}"><svg width="16" height="9">${
-        grounds}</svg></span>${html(said)}</span>`;
+      return `<span class="swatch${border ? " thick" : ""}"><svg width="16" height="9">${
+        grounds}</svg></span><span>${html(said)}</span>`;
     });
     const say = (is, text) => { if (is) parts.push(`<span>${text}</span>`); };
     say(inPlace.length, "▼ hatched: in place, source and result live together");
     say(plans.some((one) => one.reserved.length), "hatched right up: reserved");
-    say(capacity !== null && capacity > top, `capacity ${bytesText(capacity)}: to the right of the map`);
-    byId("legend").innerHTML = parts.join("");
+    say(capacity !== null && capacity > top, `capacity ${bytesText(capacity ?? 0)}: to the right of the map`);
+    byId("legend").innerHTML = parts.map((part) => `<div>${part}</div>`).join("");
   }
   // ---------------------------------------------------------------- on paper, and as a picture
   // Shows every line before the page is printed, in light colours.
@@ -250,37 +231,35 @@ class Page {
     // The screen's layout may be back a frame later only.
     requestAnimationFrame(() => this.resized());
   }
-  // What is in sight as the text of an SVG: the program, the plans beside it, titles and a legend.
+  // What is in sight as the text of an SVG: each drawing and each text beside the panel, in its place.
   picture() {
-    const { view, memory, program } = this, height = view.rows.length + AXIS, top = 74;
-    const wide = byId("rows").hidden ? Math.max(92, byId("program-body").clientWidth) : 0;
-    const parts = [], styles = getComputedStyle(document.documentElement), ink = "var(--ink)";
-    const part = (x, y, width, high, content) => parts.push(
-      `<svg x="${x}" y="${y}" width="${width}" height="${high}">${content}</svg>`);
-    parts.push(label(8, 16, `${DATA.title}: ${memory.given.name}`, ink, "font-weight:bold"));
-    if (wide) part(0, top, wide, height, program.content(view, wide, height));
-    let x = wide;
-    for (const drawing of this.drawings) {
-      const { plan, body: { clientWidth: width } } = drawing;
-      part(x, 28, width - 8, top - 28, label(4, 8, plan.label, ink, "font-weight:bold") +
-        label(4, 23, peakText(memory, plan), ink) + label(4, 38, planText(plan), "var(--faint)"));
-      part(x, top, width, height, drawing.content(width, height));
-      x += width;
+    const { bottom, right } = byId("plans").getBoundingClientRect(), legend = byId("legend");
+    const style = getComputedStyle(document.documentElement), parts = [];
+    const add = (element, { left, right: end, bottom: low }) => {
+      const { x, y, width, height } = element.getBoundingClientRect(), own = getComputedStyle(element);
+      const begin = Math.max(x, left), wide = Math.min(x + width, end) - begin;
+      const high = Math.min(y + height, low) - y, { backgroundColor: ground, color, font } = own;
+      if (!(wide > 0 && high > 0)) return;
+      const text = element.matches(".row") ? "" : element.textContent;
+      const inside = element.tagName === "svg" ? element.innerHTML : rectangle(0, 0, width, height,
+        `fill:${ground}`) + label(x - begin, height / 2, text, color, font.replaceAll('"', "'"));
+      parts.push(`<svg x="${begin}" y="${y}" width="${wide}" height="${high}">${inside}</svg>`);
+    };
+    legend.style.width = `${right}px`;
+    this.measure();
+    this.drawNow();
+    const { height } = byId("title").getBoundingClientRect(), title = `${DATA.title}: ${this.memory.given.name}`;
+    parts.push(label(8, height, title, "var(--ink)", "bold 15px system-ui, 'DejaVu Sans', sans-serif"));
+    for (const element of document.querySelectorAll("#legend svg, #legend span:not(.swatch), " +
+      "main section .head *, main .row, main .row span, main section svg")) {
+      add(element, (element.closest("section") ?? legend).getBoundingClientRect());
     }
-    let [left, y] = [8, top + height + 14];
-    for (const { label: said, fill: colour, pattern } of this.colouring(memory.plans[0]).classes) {
-      const room = widthOf(said) + 40;
-      if (left + room > x) [left, y] = [8, y + 18];
-      for (const ground of [colour, ...(pattern ? [`url(#${pattern})`] : [])]) {
-        parts.push(rectangle(left, y - 6, 18, 11, `stroke:var(--faint);fill:${ground}`));
-      }
-      parts.push(label(left + 23, y, said, "var(--faint)"));
-      left += room;
-    }
-    const size = `width="${x}" height="${y + 14}"`;
+    legend.style.width = "";
+    this.resized();
+    const size = `width="${Math.round(right)}" height="${Math.round(bottom)}"`;
     return (`<svg xmlns="http://www.w3.org/2000/svg" ${size}>${DEFS}` +
       `<rect ${size} style="fill:var(--paper)"/>${parts.join("")}</svg>`)
-      .replace(/var\((--[\w-]+)\)/g, (_, name) => styles.getPropertyValue(name).trim());
+      .replace(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
   }
   async save(kind) {
     const link = document.createElement("a");
@@ -300,9 +279,9 @@ class Page {
   // Shows what the page's address names: a memory, and a buffer of it.
   follow() {
     const asked = new URLSearchParams(location.hash.slice(1)), at = Number(asked.get("memory") ?? 0);
-    if (at > 0 && at < DATA.memories.length) this.showMemory(at);
+    if (at > 0) this.showMemory(at);
     const index = this.memory.index.get(asked.get("buffer"));
-    if (index !== undefined && index !== this.chosen) this.show(index);
+    if (index !== undefined && index !== this.chosen) this.choose(index, LEAST_SEEN);
   }
   // Puts the chosen buffer into the page's address, so that a copy of that leads to it.
   remember() {
@@ -317,13 +296,14 @@ class Page {
   listen() {
     const on = (id, events, action, more) => events.split(" ")
       .forEach((event) => byId(id).addEventListener(event, action, more));
-    const click = { "to-peak": () => this.goToPeak(), "zoom-in": () => this.zoom(1.5),
-      "zoom-out": () => this.zoom(1 / 1.5), fit: () => this.fit(), "save-svg": () => this.save("svg"),
-      "save-png": () => this.save("png"), help: () => byId("keys").showModal() };
-    for (const [id, action] of Object.entries(click)) on(id, "click", action);
     new ResizeObserver(() => this.resized()).observe(byId("plans"));
+    on("buttons", "click", ({ target }) => this.actions[target.dataset.action]?.[3](false));
     on("memory", "change", () => this.showMemory(Number(byId("memory").value)));
-    on("unit", "input", () => this.chooseUnit(byId("unit").value));
+    on("unit", "input", () => {
+      const value = Math.floor(Number(byId("unit").value)), { chosen, memory: { at } } = this;
+      this.showMemory(at, value >= 1 ? value : null);
+      this.choose(chosen);
+    });
     on("colour", "change", () => { this.legend(); this.draw(); });
     on("find", "input", () => this.search());
     on("find", "keydown", (event) => {
@@ -340,8 +320,8 @@ class Page {
       const { buffer, line, at } = event.target.closest("[tabindex]")?.dataset ?? {};
       if (event.type === "keydown" && event.key !== "Enter") return;
       const index = this.memory.index.get(buffer), isFound = event.target.closest("#results");
-      if (index !== undefined) isFound ? this.show(index) : this.choose(index, true);
-      else if (line) this.goToLine(Number(line));
+      if (index !== undefined) this.choose(index, isFound ? LEAST_SEEN : 1);
+      else if (line) this.choose(null, 1, Number(line));
       else if (at) this.goToRow(Number(at));
     });
     on("panel", "mouseover mouseleave", ({ type, target }) => {
@@ -358,13 +338,12 @@ class Page {
     on("program-body", "mouseleave", () => this.hover(null));
     on("program-body", "click", (event) => {
       const line = lineOf(event);
-      Object.assign(this, { chosen: null, line: this.line === line ? null : line });
-      this.facts();
-      this.draw();
+      this.choose(null, 0, this.line === line ? null : line);
     });
-    for (const id of ["program-body", "live-body"]) {
-      on(id, "wheel", (event) => this.wheel(event, null), { passive: false });
+    for (const id of ["program-body", "live-body", "plans"]) {
+      on(id, "wheel", (event) => this.wheel(event), { passive: false });
     }
+    this.listenToPlans(on);
     for (const [event, action] of Object.entries({
       hashchange: () => this.follow(), beforeprint: () => this.unfold(),
       afterprint: () => this.fold(), keydown: (event) => this.key(event),
@@ -378,13 +357,14 @@ class Page {
     this.view[bytes ? "bytes" : "rows"].zoom(factor);
     this.draw();
   }
-  // The wheel moves a map, or zooms with a key; x is null beside the maps.
-  wheel(event, x) {
-    const { rows, bytes } = this.view, top = byId("live-body").getBoundingClientRect().top;
+  // The wheel moves a map, or zooms with a key; beside the maps it does so along the program alone.
+  wheel(event) {
+    const { rows, bytes } = this.view, map = event.target.closest(".map");
+    const { left, top } = (map ?? byId("live-body")).getBoundingClientRect();
     const factor = Math.exp(-event.deltaY / 300), pixels = event.deltaMode === 1 ? 18 : 1;
     if (event.ctrlKey || event.metaKey) rows.zoom(factor, Math.max(AXIS, event.clientY - top));
-    else if (event.altKey && x !== null) bytes.zoom(factor, x);
-    else if (x === null && (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))) return;
+    else if (event.altKey && map) bytes.zoom(factor, event.clientX - left);
+    else if (!map && (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))) return;
     else {
       rows.from += (event.shiftKey ? 0 : event.deltaY) * pixels / rows.scale;
       bytes.from += (event.shiftKey ? event.deltaY : event.deltaX) * pixels / bytes.scale;
@@ -392,83 +372,68 @@ class Page {
     event.preventDefault();
     this.draw();
   }
-  listenToPlan(drawing) {
-    const { body } = drawing, { rows, bytes } = this.view;
-    const on = (event, action, more) => body.addEventListener(event, action, more);
+  listenToPlans(on) {
+    const { rows, bytes } = this.view;
     let drag = null;
-    const place = (event) => {
-      const { left, top } = body.getBoundingClientRect();
-      return [event.clientX - left, event.clientY - top];
+    // The drawing under a pointer, and the buffer there.
+    const under = ({ target, clientX, clientY }) => {
+      const drawing = this.drawings.find(({ body }) => body === target);
+      const { left, top } = target.getBoundingClientRect();
+      return [drawing, drawing?.hit(clientX - left, clientY - top) ?? null];
     };
-    on("wheel", (event) => this.wheel(event, place(event)[0]), { passive: false });
-    on("pointerdown", (event) => {
+    on("plans", "pointerdown", (event) => {
+      if (!under(event)[0]) return;
       drag = { x: event.clientX, y: event.clientY, row: rows.from, byte: bytes.from, moved: false };
-      body.setPointerCapture(event.pointerId);
+      event.target.setPointerCapture(event.pointerId);
     });
-    on("pointermove", (event) => {
-      if (drag) {
-        const across = event.clientX - drag.x, down = event.clientY - drag.y;
-        drag.moved ||= Math.abs(across) + Math.abs(down) > 4;
-        if (drag.moved) {
-          rows.from = drag.row - down / rows.scale;
-          bytes.from = drag.byte - across / bytes.scale;
-          this.draw();
-          return;
-        }
+    on("plans", "pointermove", (event) => {
+      const across = event.clientX - drag?.x, down = event.clientY - drag?.y;
+      if (drag && (drag.moved ||= Math.abs(across) + Math.abs(down) > 4)) {
+        rows.from = drag.row - down / rows.scale;
+        bytes.from = drag.byte - across / bytes.scale;
+        this.draw();
+        return;
       }
-      const index = drawing.hit(...place(event));
+      const [drawing, index] = under(event);
       this.hover(index);
-      this.tip(index, drawing.plan, event);
+      this.tip(index, drawing?.plan, event);
     });
-    on("pointerup", (event) => {
-      const clicked = drag && !drag.moved, index = drawing.hit(...place(event));
+    on("plans", "pointerup", (event) => {
+      const clicked = drag && !drag.moved, [, index] = under(event);
       drag = null;
       if (!clicked) return;
       this.choose(index === this.chosen ? null : index);
       byId("plans").focus({ preventScroll: true });
     });
-    on("pointerleave", () => { this.hover(null); this.tip(null); });
-    on("dblclick", (event) => {
-      const index = drawing.hit(...place(event));
-      if (index !== null) this.zoomTo(index);
-    });
+    on("plans", "pointerleave", () => { this.hover(null); this.tip(null); });
+    on("plans", "dblclick", (event) => this.zoomTo(under(event)[1]));
   }
-  tip(index, plan = null, event = null) {
+  tip(index, plan, event) {
     const tip = byId("tip");
     tip.hidden = index === null;
     if (index === null) return;
     const { name, size, type, what, live } = this.memory.buffers[index], { rows } = this.memory;
     const offsets = plan.offsets[index], slots = offsets.length > 1 ? ` × ${offsets.length} slots` : "";
-    const at = offsets.map((offset) => countText(scaledBytes(offset))).join(", ");
     const lives = live.map(([begin, end]) => `live ${rows.name(begin)} to ${rows.name(end - 1)}`);
-    tip.innerHTML = `<b>${html(name)}</b>${[`${bytesText(size)}${slots} at ${at}`, type, what,
-      lives.join("; ")].filter(Boolean).map((text) => `<div>${html(text)}</div>`).join("")}`;
+    tip.innerHTML = `<b>${html(name)}</b>${[`${bytesText(size)}${slots} at ${
+      offsets.map(countText).join(", ")}`, type, what, lives.join("; ")].filter(Boolean)
+      .map((text) => `<div>${html(text)}</div>`).join("")}`;
     const left = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8);
     const top = Math.min(event.clientY + 14, window.innerHeight - tip.offsetHeight - 8);
     Object.assign(tip.style, { left: `${Math.max(0, left)}px`, top: `${Math.max(0, top)}px` });
   }
   key(event) {
     if (event.target.closest?.("input, select, dialog") || event.ctrlKey || event.metaKey) return;
-    const { rows, bytes } = this.view, memory = Number(byId("memory").value);
     const by = { ArrowUp: -1, ArrowDown: 1, ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const isUp = event.key === "ArrowUp" || event.key === "ArrowDown";
-    const inProgram = event.target === byId("program-body") && this.memory.rows.listing;
-    const keys = {
-      "+": () => this.zoom(1.5, event.altKey), "=": () => this.zoom(1.5, event.altKey),
-      "-": () => this.zoom(1 / 1.5, event.altKey), p: () => this.goToPeak(), 0: () => this.fit(),
-      z: () => { if (this.chosen !== null) this.zoomTo(this.chosen); },
-      "/": () => byId("find").focus(), "?": () => byId("keys").showModal(),
-      "[": () => { if (memory > 0) this.showMemory(memory - 1); },
-      "]": () => { if (memory + 1 < DATA.memories.length) this.showMemory(memory + 1); },
-      escape: () => this.choose(null),
-    };
-    const action = keys[event.key.toLowerCase()];
+    const key = event.key === "=" ? "+" : event.key.length > 1 ? event.key : event.key.toLowerCase();
+    const action = this.actions.find(([one]) => one === key)?.[3];
     if (by && event.shiftKey) {
-      const span = isUp ? rows : bytes;
+      const span = this.view[isUp ? "rows" : "bytes"];
       span.from += by * 60 / span.scale;
       this.draw();
-    } else if (isUp) inProgram ? this.stepLine(by) : this.step(by);
-    else if (action) action();
+    } else if (isUp) this.step(by, event.target === byId("program-body") && this.memory.rows.listing);
+    else if (action) action(event.altKey);
     else return;
     event.preventDefault();
   }

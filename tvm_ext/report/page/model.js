@@ -6,59 +6,38 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 // positions of one line share its height, so that boxes overlap only where buffers do.
 class Rows {
   constructor({ listing, begin, end }) {
-    this.listing = listing === null ? null : DATA.listings[listing];
-    this.begin = begin;
-    this.total = this.listing ? this.listing.lines.length : Math.max(1, end - begin);
+    this.listing = DATA.listings[listing] ?? null;
+    this.begin = this.listing ? 0 : begin;
+    this.lineOf = this.listing?.lineOf ?? Array.from({ length: Math.max(1, end - begin) }, (_, at) => at);
+    this.total = this.listing?.lines.length ?? this.lineOf.length;
     this.tops = [];
-    const lineOf = this.listing?.lineOf ?? [];
-    for (let first = 0, next = 0; first < lineOf.length; first = next) {
-      while (next < lineOf.length && lineOf[next] === lineOf[first]) next++;
+    for (let first = 0, next = 0; first < this.lineOf.length; first = next) {
+      while (this.lineOf[next] === this.lineOf[first]) next++;
       for (let at = first; at < next; at++) this.tops.push([at - first, at - first + 1]
-        .map((part) => lineOf[first] + part / (next - first)));
+        .map((part) => this.lineOf[first] + part / (next - first)));
     }
   }
-  clamp(position) { return Math.max(0, Math.min(position, this.tops.length - 1)); }
-  line(position) { return this.listing.lineOf[this.clamp(position)]; }
-  top(position) { return this.listing ? this.tops[this.clamp(position)][0] : position - this.begin; }
-  bottom(end) { return this.listing ? this.tops[this.clamp(end - 1)][1] : end - this.begin; }
+  index(position) { return Math.max(0, Math.min(position - this.begin, this.tops.length - 1)); }
+  line(position) { return this.lineOf[this.index(position)]; }
+  top(position) { return this.tops[this.index(position)][0]; }
+  bottom(end) { return this.tops[this.index(end - 1)][1]; }
   // The name of a row, for people.
   name(position) {
     return this.listing ? `line ${this.line(position) + 1}` : `position ${position}`;
   }
 }
 
-// The boxes of a plan, one for each slot and live range; where two that are in place share bytes
-// while both are live; and the rows in which a box has its name: those that it shares with no other.
-function boxesOf({ buffers, inPlace }, plan, rows) {
-  const shared = [], taken = new Map(), of = buffers.map(({ size, live }, index) =>
-    plan.offsets[index].flatMap((x0, slot) => (size ? live : []).map(([begin, end]) => {
-      const y0 = rows.top(begin), y1 = rows.bottom(end);
-      return { index, slot, x0, x1: x0 + size, y0, y1, n0: y0, n1: y1 };
-    })));
-  for (const [source, result] of inPlace) {
-    for (const one of of[source]) {
-      for (const two of of[result]) {
-        const top = Math.max(one.y0, two.y0), bottom = Math.min(one.y1, two.y1);
-        if (one.slot !== two.slot || one.x0 !== two.x0 || top >= bottom) continue;
-        shared.push([one, two, top, bottom]);
-        one.n1 = Math.min(one.n1, top);
-        two.n0 = Math.max(two.n0, bottom);
-        taken.set(two, bottom);
-      }
-    }
-  }
-  const all = of.flat();
-  for (const box of all) {
-    if (box.n0 >= box.n1) Object.assign(box, { n0: box.y0, n1: taken.get(box) ?? box.y1 });
-  }
-  return { of, all, shared };
-}
-
 class Memory {
-  constructor(given) {
+  // With a value for the dimensions that bytes are multiples of, or null.
+  constructor(at, value = null) {
+    const given = value === null ? DATA.memories[at] : scaled(DATA.memories[at], value);
     const { buffers, capacity } = given, rows = new Rows(given);
-    Object.assign(this, { given, buffers, rows });
-    this.plans = given.plans.map((plan) => ({ ...plan, boxes: boxesOf(given, plan, rows) }));
+    Object.assign(this, { at, given, buffers, rows, each: given.unit && ` × ${given.unit}` });
+    this.plans = given.plans.map((plan) => {
+      const all = plan.slots.map(([index, slot, x0, x1, begin, end, first, last]) => ({ index, slot,
+        x0, x1, y0: rows.top(begin), y1: rows.bottom(end), n0: rows.top(first), n1: rows.bottom(last) }));
+      return { ...plan, all, of: Object.groupBy(all, ({ index }) => index), live: new Set(plan.peakLive) };
+    });
     this.index = new Map(buffers.map((buffer, at) => [buffer.name, at]));
     this.order = buffers.map((_, at) => at)
       .sort((a, b) => buffers[a].live[0][0] - buffers[b].live[0][0] || a - b);
@@ -70,17 +49,18 @@ class Memory {
       [rows.top(at), rows.bottom(given.live[n + 1][0]), bytes]);
     this.mostLive = this.profile.reduce((most, step) => Math.max(most, step[2]), 0);
   }
-  // The buffers live somewhere in the rows [top, bottom), largest first.
-  liveIn(top, bottom) {
-    const { rows, plans: [plan] } = this;
-    const found = this.order.filter((at) => this.buffers[at].live
-      .some(([begin, end]) => rows.top(begin) < bottom && rows.bottom(end) > top));
-    return found.sort((a, b) => this.bytesOf(b, plan) - this.bytesOf(a, plan) || a - b);
+  // Whether a buffer is live somewhere in the rows [top, bottom).
+  isLive(index, top, bottom) {
+    const { rows } = this;
+    return this.buffers[index].live
+      .some(([begin, end]) => rows.top(begin) < bottom && rows.bottom(end) > top);
   }
   bytesOf(index, plan) { return this.buffers[index].size * plan.offsets[index].length; }
   // The buffers that have bytes in common with one, in a plan: those before, with and after it.
   sharers(index, plan) {
-    const found = { before: [], inPlace: [], after: [] }, { size, live } = this.buffers[index];
+    const found = { before: [], inPlace: [], after: [] };
+    if (index === null) return found;
+    const { size, live } = this.buffers[index];
     for (const other of size ? this.order : []) {
       const { size: more, live: lives } = this.buffers[other];
       const share = plan.offsets[index].some((low) =>
@@ -95,32 +75,36 @@ class Memory {
   }
 }
 
+// A memory whose bytes are for each of a product of dimensions, with a value for that.
+function scaled(given, value) {
+  const times = (bytes) => bytes * value;
+  return { ...given, unit: "", bound: times(given.bound),
+    live: given.live.map(([at, bytes]) => [at, times(bytes)]),
+    buffers: given.buffers.map((buffer) => ({ ...buffer, size: times(buffer.size) })),
+    plans: given.plans.map((plan) => ({ ...plan, peak: times(plan.peak),
+      peakOccupied: times(plan.peakOccupied), below: plan.below && [times(plan.below[0]), plan.below[1]],
+      offsets: plan.offsets.map((all) => all.map(times)),
+      shared: plan.shared.map(([begin, low, end, high]) => [begin, times(low), end, times(high)]),
+      slots: plan.slots.map(([index, slot, low, high, ...rows]) =>
+        [index, slot, times(low), times(high), ...rows]) })) };
+}
+
 // ------------------------------------------------------------------------------------- words
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-// What bytes are multiples of, a product of dimensions, and the value that is chosen for it.
-const each = { unit: "", value: null };
-
-function scaledBytes(value) { return value * (each.value ?? 1); }
-
-function bytesText(value) {
-  let unit = 0, scaled = scaledBytes(value);
-  while (Math.abs(scaled) >= 1024 && unit + 1 < UNITS.length) { scaled /= 1024; unit++; }
-  const digits = unit === 0 || scaled >= 100 ? 0 : scaled >= 10 ? 1 : 2;
-  return `${String(Number(scaled.toFixed(digits)))} ${UNITS[unit]}`;
+function bytesText(bytes) {
+  let unit = 0, size = bytes;
+  while (Math.abs(size) >= 1024 && unit + 1 < UNITS.length) { size /= 1024; unit++; }
+  const digits = unit === 0 || size >= 100 ? 0 : size >= 10 ? 1 : 2;
+  return `${String(Number(size.toFixed(digits)))} ${UNITS[unit]}`;
 }
 
 function countText(value) { return String(value).replace(/\B(?=(\d{3})+$)/g, ","); }
 
-function exactText(value) {
-  const bytes = scaledBytes(value);
-  const text = bytes < 1024 ? `${bytes} B` : `${bytesText(value)} (${countText(bytes)} B)`;
-  return text + eachText();
+function exactText(bytes) {
+  return bytes < 1024 ? `${bytes} B` : `${bytesText(bytes)} (${countText(bytes)} B)`;
 }
-
-// Follows bytes for each of a product of dimensions, while no value is chosen for it.
-function eachText() { return each.unit && each.value === null ? ` × ${each.unit}` : ""; }
 
 function shareText(part, whole) {
   if (!whole) return "";

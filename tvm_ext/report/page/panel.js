@@ -7,7 +7,7 @@ function html(text) {
     .join("<wbr>");
 }
 
-function link(kind, value, text) {
+function link(kind, value, text = value) {
   return `<a tabindex="0" class="to-${kind}" data-${kind}="${escaped(String(value))}">${
     html(text)}</a>`;
 }
@@ -17,20 +17,20 @@ const note = (text) => `<p class="note">${html(text)}</p>`;
 const td = (inside, more = "") => `<td ${more}>${inside}</td>`;
 const number = (text, title = "") =>
   td(html(text), `class="number"${title && ` title="${escaped(title)}"`}`);
+const bytes = (value) => number(bytesText(value), `${countText(value)} bytes`);
 const bar = (part, whole, className = "bar") => `<div class="${className}" style="width:${
   Math.min(100, (100 * part) / Math.max(1, whole))}%"></div>`;
 
 function table(head, rows, id = "") {
   const names = head.map((text, at) => `<th class="${at ? "number" : "first"}">${html(text)}</th>`);
-  const lines = [...(head.length ? [names.join("")] : []), ...rows];
-  return `<table id="${id}">${lines.map((cells) =>
+  return `<table id="${id}">${[names.join(""), ...rows].filter(Boolean).map((cells) =>
     (cells.startsWith("<tr") ? cells : `<tr>${cells}</tr>`)).join("")}</table>`;
 }
 
-// A table of facts, [name, HTML]; those without a value are left out.
-function factsOf(rows) {
-  return table([], rows.filter(([, value]) => value !== "")
-    .map(([name, value]) => `<th>${html(name)}</th>${td(value)}`));
+// A table of facts, by name in HTML; those without a value are left out.
+function factsOf(facts) {
+  return table([], facts.filter(([, value]) => value).map(([name, value]) =>
+    `<th>${html(name)}</th>${td(value)}`));
 }
 
 // The first of some links.
@@ -39,147 +39,127 @@ function some(links, most = 12) {
   return links.slice(0, most).join(", ") + more;
 }
 
-const STATUS = {
-  optimal: "optimal: proven", feasible: "fits", infeasible: "proven not to fit",
-  "not found": "does not fit",
-};
-
 const FEW_LEFT = 12, MOST_LEFT = 500; // Lines of what is not planned.
 
-function planText(plan) {
-  return [STATUS[plan.status], plan.remark, plan.penalty ? `penalty ${countText(plan.penalty)}` : "",
-    plan.makespan === null ? "" : `${countText(plan.makespan)} cycles`].filter(Boolean).join(" · ");
-}
-
-function peakText({ given: { capacity } }, plan) {
-  return `peak ${bytesText(plan.peak)}${eachText()}` +
+function peakText({ given: { capacity }, each }, plan) {
+  return `peak ${bytesText(plan.peak)}${each}` +
     (capacity === null ? "" : ` of ${bytesText(capacity)}`);
 }
 
 class Panel {
-  constructor(page) { Object.assign(this, { page, memory: page.memory, peakPlan: 0 }); }
-  put(id, ...parts) { byId(id).innerHTML = parts.join(""); }
-  // All that is of the memory as a whole.
-  show() {
-    this.nothing();
+  constructor(page) {
+    Object.assign(this, { page, memory: page.memory, buffers: page.memory.buffers, peakPlan: 0 });
+    this.facts(null, null);
     this.peak();
     this.plans();
     this.why();
     this.runs();
     this.left();
   }
-  links(indices) {
-    return some(indices.map((at) => this.buffers[at].name).map((name) => link("buffer", name, name)));
-  }
-  get buffers() { return this.memory.buffers; }
+  put(id, ...parts) { byId(id).innerHTML = parts.join(""); }
+  links(indices) { return some(indices.map((at) => link("buffer", this.buffers[at].name))); }
   lines(numbers) { return some(numbers.map((line) => link("line", line, line + 1)), 10); }
   // Positions by their rows, as links.
   places(positions) { return positions.map((at) => link("at", at, this.memory.rows.name(at))); }
-  // ------------------------------------------------------------------------------ one buffer
-  buffer(index) {
-    const buffer = this.buffers[index], { rows, given } = this.memory;
-    const ranges = buffer.live.map(([begin, end]) => {
+  // ------------------------------------------------------------------ a buffer, a line, or nothing
+  facts(index, line) {
+    const { memory: { order, plans, rows }, buffers } = this, plan = plans[this.peakPlan];
+    if (index !== null) this.put("facts", ...this.buffer(index, buffers[index]));
+    else if (line !== null) {
+      const live = order.filter((at) => this.memory.isLive(at, line, line + 1)), size = (at) =>
+        this.memory.bytesOf(at, plans[0]);
+      this.put("facts", heading(`Live at line ${line + 1}`), live.length
+        ? this.list(live.sort((a, b) => size(b) - size(a) || a - b), plan) : note("nothing"));
+    } else {
+      this.put("facts", note(`Point at a buffer${rows.listing ? " or at a line" : ""}; click to keep it.`));
+    }
+  }
+  buffer(index, { name, size, slots, type, what, alignment, live, allocated, writes, reads, pipes, pinned }) {
+    const { rows, given, each } = this.memory, ranges = live.map(([begin, end]) => {
       const positions = `positions ${begin} to ${end - 1}`;
       return rows.listing
         ? `lines ${rows.line(begin) + 1} to ${rows.line(end - 1) + 1} (${positions})` : positions;
     });
     const pairs = given.inPlace.filter((pair) => pair.includes(index));
-    this.put("facts", heading(buffer.name), factsOf([
-      ["size", exactText(buffer.size) + (buffer.slots > 1 ? " a slot" : "")],
-      ["type", html(buffer.type)],
-      ["slots", buffer.slots > 1 ? String(buffer.slots) : ""],
-      ["what", html(buffer.what)],
-      ["alignment", `${buffer.alignment} B`],
+    return [heading(name), factsOf([
+      ["size", exactText(size) + each + (slots > 1 ? " a slot" : "")],
+      ["type", html(type)],
+      ["slots", slots > 1 && slots],
+      ["what", html(what)],
+      ["alignment", `${alignment} B`],
       ["live", ranges.join("; ")],
-      ["allocated", buffer.allocated === null ? "" : this.lines([buffer.allocated])],
-      ["written", this.lines(buffer.writes)],
-      ["read", this.lines(buffer.reads)],
-      ["pipes", html(buffer.pipes.join(", "))],
-      ["pinned at", buffer.pinned?.join(", ") ?? ""],
+      ["allocated", allocated !== null && this.lines([allocated])],
+      ["written", this.lines(writes)],
+      ["read", this.lines(reads)],
+      ["pipes", html(pipes.join(", "))],
+      ["pinned at", pinned?.join(", ")],
       ["may go in place with", this.links(pairs.map(([one, two]) => (one === index ? two : one)))],
-    ]), ...this.memory.plans.map((plan) => this.inPlan(index, plan)));
+    ]), ...this.memory.plans.map((plan) => this.inPlan(index, size, plan))];
   }
-  inPlan(index, plan) {
-    const { size } = this.buffers[index], offsets = plan.offsets[index];
-    const sharers = this.memory.sharers(index, plan), [level, reason] = plan.levels?.[index] ?? [];
-    const each = (text) => offsets.map(scaledBytes).map(text).join(", ") + eachText();
+  inPlan(index, size, plan) {
+    const { each } = this.memory, { before, inPlace, after } = this.memory.sharers(index, plan);
+    const offsets = plan.offsets[index], [level, reason] = plan.levels?.[index] ?? [];
     const costs = plan.paid.filter(([one, two]) => one === index || two === index).slice(0, 12);
-    const live = plan.peakLive.includes(index);
     return heading(`In the plan of ${plan.label}`) + factsOf([
-      [offsets.length > 1 ? "offsets" : "offset",
-        each((offset) => `${countText(offset)} (0x${offset.toString(16)})`)],
-      ["ends at", each((offset) => countText(offset + scaledBytes(size)))],
-      ["reuse level", level === undefined ? "" : reason ? html(`${level}: it ${reason}`) : String(level)],
-      ["takes bytes of", this.links(sharers.before)],
-      ["in place with", this.links(sharers.inPlace)],
-      ["leaves bytes to", this.links(sharers.after)],
+      [offsets.length > 1 ? "offsets" : "offset", offsets.map((offset) =>
+        `${countText(offset)} (0x${offset.toString(16)})`).join(", ") + each],
+      ["ends at", offsets.map((offset) => countText(offset + size)).join(", ") + each],
+      ["reuse level", level !== undefined && html(reason ? `${level}: it ${reason}` : level)],
+      ["takes bytes of", this.links(before)],
+      ["in place with", this.links(inPlace)],
+      ["leaves bytes to", this.links(after)],
       ...costs.map(([one, two, cost]) => ["sharing costs",
         `${countText(cost)} with ${this.links([one === index ? two : one])}`]),
-      ["live at the peak", live
+      ["live at the peak", plan.live.has(index)
         ? `yes, ${shareText(this.memory.bytesOf(index, plan), plan.peak)} of the peak` : "no"],
     ]);
   }
   // --------------------------------------------------------------------------- several buffers
-  nothing() {
-    const line = this.memory.rows.listing ? " or at a line" : "";
-    this.put("facts", note(`Point at a buffer${line}; click to keep it.`));
-  }
-  line(line) {
-    const plan = this.memory.plans[this.peakPlan], live = this.memory.liveIn(line, line + 1);
-    this.put("facts", heading(`Live at line ${line + 1}`),
-      live.length ? this.list(live, plan) : note("nothing"));
-  }
   list(indices, plan, most = 60, id = "", last = []) {
-    const whole = plan.peak, sum = (all) => all.reduce((n, at) => n + this.memory.bytesOf(at, plan), 0);
+    const sum = (all) => all.reduce((n, at) => n + this.memory.bytesOf(at, plan), 0);
     const rows = indices.slice(0, most).map((index) => {
-      const { name, label: short, size, type } = this.buffers[index];
-      const bytes = sum([index]), slots = plan.offsets[index].length;
-      const more = (type && `<div class="note">${html(type)}</div>`) + bar(bytes, whole);
-      return `<tr class="can" tabindex="0" data-buffer="${escaped(name)}" title="${escaped(name)}">` +
-        td(html(short || name) + more, 'class="name"') + number((slots > 1 ? `${slots} × ` : "") +
-        bytesText(size), `${countText(bytes)} bytes`) + number(shareText(bytes, whole)) + "</tr>";
+      const { name, label: short, size, type } = this.buffers[index], whole = sum([index]);
+      const slots = plan.offsets[index].length, title = escaped(name);
+      return `<tr class="can" tabindex="0" data-buffer="${title}" title="${title}">` +
+        td(html(short || name) + (type && `<div class="note">${html(type)}</div>`) +
+          bar(whole, plan.peak), 'class="name"') + number((slots > 1 ? `${slots} × ` : "") +
+        bytesText(size), `${countText(whole)} bytes`) + number(shareText(whole, plan.peak)) + "</tr>";
     });
-    const rest = indices.slice(most), noted = [...last];
-    if (rest.length) noted.unshift([`${countText(rest.length)} more`, sum(rest), ""]);
-    return table(["buffer", "bytes", "share"], [...rows, ...noted.map(([text, bytes, more]) =>
-      td(text + more, 'class="note"') + number(bytesText(bytes)) + number(shareText(bytes, whole)))], id);
+    const rest = indices.slice(most), more = rest.length ? [[`${countText(rest.length)} more`, sum(rest)]] : [];
+    return table(["buffer", "bytes", "share"], [...rows, ...[...more, ...last].map(([text, size, under = ""]) =>
+      td(text + under, 'class="note"') + bytes(size) + number(shareText(size, plan.peak)))], id);
   }
   peak() {
-    const { plans, rows } = this.memory, plan = plans[this.peakPlan];
+    const { plans, rows } = this.memory, plan = plans[this.peakPlan], { peak, peakOccupied: used } = plan;
     const choices = plans.map((one, at) =>
       `<option value="${at}"${at === this.peakPlan ? " selected" : ""}>${escaped(one.label)}</option>`);
-    const gap = plan.peak - plan.peakOccupied, unused = "not used at that moment";
-    const double = plan.peakLive.reduce((sum, at) => sum + this.memory.bytesOf(at, plan), 0) -
-      plan.peakOccupied;
+    const unused = peak > used ? [["not used at that moment", peak - used, bar(peak - used, peak, "bar gap")]] : [];
+    const twice = plan.peakLive.reduce((sum, at) => sum + this.memory.bytesOf(at, plan), 0) - used;
     this.put("peak", heading("What the peak is made of"),
       plans.length > 1 ? `<select aria-label="Plan whose peak is shown">${choices.join("")}</select>` : "",
       this.reached(plan), `<p>${countText(plan.peakLive.length)} buffers live at ${
         rows.name(plan.peakPosition)}, largest first:</p>`,
-      this.list(plan.peakLive, plan, 60, "peak-list",
-        gap > 0 ? [[unused, gap, bar(gap, plan.peak, "bar gap")]] : []),
-      double > 0 ? note(`${exactText(double)} of these are shared in place.`) : "");
+      this.list(plan.peakLive, plan, 60, "peak-list", unused),
+      twice > 0 ? note(`${exactText(twice)} of these are shared in place.`) : "");
   }
   // Where the peak is reached: what is mended at one place saves nothing while there is another.
   reached({ peak, peakPlaces, remark, below }) {
-    const { rows } = this.memory, first = new Map();
-    for (const at of peakPlaces) if (!first.has(rows.name(at))) first.set(rows.name(at), at);
-    const count = first.size, sum = remark
-      ? " are the sum of the allocations. Most bytes are in use at " : " at ";
-    const elsewhere = below === null ? "" : ` Elsewhere at most ${exactText(below[0])} are in use, at ${
-      this.places([below[1]])}.`;
-    return `<p>${exactText(peak)}${sum}${count > 1 ? `${countText(count)} places: ` : ""}${
-      some(this.places([...first.values()]), 8)}${count > 1
-      ? ". A lower peak has to save bytes at each of them." : ", and nowhere else."}${elsewhere}</p>`;
+    const { each, rows } = this.memory, names = peakPlaces.map((at) => rows.name(at));
+    const first = peakPlaces.filter((_, at) => names.indexOf(names[at]) === at), count = first.length;
+    const sum = remark ? " are the sum of the allocations. Most bytes are in use at " : " at ";
+    return `<p>${exactText(peak)}${each}${sum}${count > 1 ? `${countText(count)} places: ` : ""}${
+      some(this.places(first), 8)}${count > 1 ? ". A lower peak has to save bytes at each of them."
+      : ", and nowhere else."}${below === null ? "" : ` Elsewhere at most ${
+      exactText(below[0])}${each} are in use, at ${this.places([below[1]])}.`}</p>`;
   }
   plans() {
-    const { given: { bound, capacity, form }, plans, buffers } = this.memory;
-    const rows = plans.flatMap((plan) => [td(html(plan.label), 'class="name"') +
-      number(bytesText(plan.peak), `${countText(plan.peak)} bytes`) +
-      number(bound ? (plan.peak / bound).toFixed(3) : ""), td(note(planText(plan)), 'colspan="3"')]);
+    const { given: { bound, capacity, form }, plans, buffers, each } = this.memory;
+    const rows = plans.flatMap((plan) => [td(html(plan.label), 'class="name"') + bytes(plan.peak) +
+      number(bound ? (plan.peak / bound).toFixed(3) : ""), td(note(plan.said.join(" · ")), 'colspan="3"')]);
     const sum = buffers.reduce((all, one) => all + one.size * one.slots, 0);
-    for (const [name, bytes] of [["lower bound", bound], ["capacity", capacity],
-      ["sum of all buffers", sum]]) if (bytes !== null) rows.push(td(name) + number(bytesText(bytes)));
-    this.put("table", heading("Plans"), table(["plan", `peak${eachText() && ", for each"}`, "÷ bound"],
+    for (const [name, size] of [["lower bound", bound], ["capacity", capacity],
+      ["sum of all buffers", sum]]) if (size !== null) rows.push(td(name) + number(bytesText(size)));
+    this.put("table", heading("Plans"), table(["plan", `peak${each && ", for each"}`, "÷ bound"],
       rows, "plan-table"), form && note(form));
   }
   why() {
@@ -193,11 +173,11 @@ class Panel {
   said(text) {
     const { index } = this.memory, first = /^(.+?): \d+ bytes/.exec(text)?.[1];
     const begin = index.has(first) ? first : "";
-    return (begin && link("buffer", begin, begin)) + text.slice(begin.length).split(/('[^']*')/)
+    return (begin && link("buffer", begin)) + text.slice(begin.length).split(/('[^']*')/)
       .map((part) => {
         const name = part.slice(1, -1);
-        if (part.startsWith("'")) return index.has(name) ? link("buffer", name, name) : escaped(part);
-        return escaped(part.replace(/(?<![\w.([])\d{4,}(?![\w.)])/g, (digits) => countText(digits)));
+        if (part.startsWith("'")) return index.has(name) ? link("buffer", name) : escaped(part);
+        return escaped(part.replace(/(?<![\w.([])\d{4,}(?![\w.)])/g, countText));
       }).join("");
   }
   runs() {
@@ -222,7 +202,6 @@ class Panel {
   }
   results(indices, lines) {
     this.put("results", indices.length ? heading(`Found ${countText(indices.length)}`) +
-      this.list(indices, this.memory.plans[0], 20) : "",
-    lines.length ? factsOf([["lines", this.lines(lines)]]) : "");
+      this.list(indices, this.memory.plans[0], 20) : "", factsOf([["lines", this.lines(lines)]]));
   }
 }

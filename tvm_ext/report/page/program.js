@@ -46,33 +46,27 @@ class Program {
     const { listing } = memory.rows;
     Object.assign(this, { page, memory, bands: listing ? bandsOf(listing) : [] });
     this.uses = new Map(); // What each line does to which buffer.
-    const note = (line, index, how) => {
-      if (line === null) return;
-      const of = this.uses.get(line) ?? new Map(), known = of.get(index) ?? "";
-      this.uses.set(line, of.set(index, known.includes(how) ? known : known + how));
-    };
-    memory.buffers.forEach((buffer, index) => {
-      note(buffer.allocated, index, "A");
-      buffer.writes.forEach((line) => note(line, index, "W"));
-      buffer.reads.forEach((line) => note(line, index, "R"));
+    memory.buffers.forEach(({ allocated, writes, reads }, index) => {
+      const all = { A: allocated === null ? [] : [allocated], W: writes, R: reads };
+      for (const [how, lines] of Object.entries(all)) {
+        for (const line of lines) {
+          const of = this.uses.get(line) ?? new Map(), known = of.get(index) ?? "";
+          this.uses.set(line, of.set(index, known.includes(how) ? known : known + how));
+        }
+      }
     });
-    this.writers = this.bands.filter(([depth]) => !depth)
-      .map((band) => [this.bytesWritten(band), ...band]).filter(([bytes]) => bytes)
-      .sort((one, two) => two[0] - one[0]).map(([, ...band]) => band);
+    const written = ([, first, end]) => memory.buffers.reduce((sum, { size, slots, writes }) =>
+      sum + (writes.some((line) => line >= first && line < end) ? size * slots : 0), 0);
+    this.writers = this.bands.filter(([depth]) => !depth).map((band) => [written(band), band])
+      .filter(([bytes]) => bytes).sort((one, two) => two[0] - one[0]).map(([, band]) => band);
     byId("program").classList.toggle("ruler", !listing);
   }
-  bytesWritten([, first, end]) {
-    const { buffers } = this.memory;
-    return buffers.reduce((sum, { size, slots, writes }) =>
-      sum + (writes.some((line) => line >= first && line < end) ? size * slots : 0), 0);
-  }
   draw(view) {
-    const rows = byId("rows"), map = byId("program-body").querySelector("svg");
+    const rows = byId("rows"), body = byId("program-body"), map = body.querySelector("svg");
     const folded = !this.memory.rows.listing || view.rows.scale < LEAST_READABLE;
     rows.hidden = folded;
     map.style.display = folded ? "" : "none";
-    const { clientWidth, clientHeight } = byId("program-body");
-    if (folded) map.innerHTML = this.content(view, clientWidth, clientHeight);
+    if (folded) map.innerHTML = this.content(view, body.clientWidth, body.clientHeight);
     this.lines(view, rows, folded);
   }
   // Numbers of lines or positions, and bands beside them. Deep bands have no room on narrow screens.

@@ -6,10 +6,8 @@ const LEAST_LINE = 18; // Pixels of a line that is easy to read.
 class Span {
   constructor(margin) { Object.assign(this, { margin, from: 0, scale: 1 }); }
   // Takes the pixels that there are, all that could be shown, the scale at which that is in sight,
-  // and the largest scale.
-  limit(length, end, fit, most) {
-    Object.assign(this, { length, end, fit, most, least: Math.min(fit, LEAST_LINE) });
-  }
+  // and the least and the largest scale.
+  limit(length, end, fit, least, most) { Object.assign(this, { length, end, fit, least, most }); }
   at(pixel) { return this.from + (pixel - this.margin) / this.scale; }
   pixel(value) { return (value - this.from) * this.scale + this.margin; }
   get shown() { return this.length / this.scale; }
@@ -24,8 +22,17 @@ class Span {
     this.from = value - (pixel - this.margin) / this.scale;
   }
   centre(low, high = low) { this.from = (low + high) / 2 - this.shown / 2; }
-  // Brings a part into sight, in the middle where it is not; or its beginning, if it is too large.
-  reveal(low, high) {
+  // Makes a part nearly fill what is in sight.
+  frame(low, high) {
+    this.scale = this.length / ((high - low) * 1.6);
+    this.keep();
+    this.centre(low, high);
+  }
+  // Brings a part into sight, with so many pixels at least: in the middle where it is not there; or
+  // its beginning, if it is too large.
+  reveal(low, high, least) {
+    this.scale = Math.max(this.scale, least / (high - low));
+    this.keep();
     const last = this.from + this.shown, isLarge = high - low > this.shown;
     if (isLarge ? high > this.from && low < last : low >= this.from && high <= last) return;
     if (isLarge) this.from = low - Math.min(1, 4 / this.scale);
