@@ -44,6 +44,12 @@ def programs(text: str) -> Programs:
     return Programs({part[4 : part.index("(")]: part for part in filter(None, parts)})
 
 
+def cases(text: str) -> dict[str, str]:
+    """Return the statements under each headline ``# name`` of a text, by name."""
+    parts = (part.partition("\n") for part in text.strip("\n").removeprefix("# ").split("\n# "))
+    return {name: statements.rstrip() for name, _, statements in parts}
+
+
 def program_source(text: str) -> str:
     """Return what `program` parses."""
     head, *body = dedent(text).strip("\n").splitlines()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from textwrap import indent
 
 import pytest
-from program_text import program
+from program_text import cases, program
 from tvm.ir import Var
 from tvm.tirx import Bind
 
@@ -17,48 +17,35 @@ FILLED = "s[i] = x[i] for i in range(64)"
 READ = "y[i] = s[63 - i] for i in range(64)"
 
 
-def cases(text: str) -> dict[str, str]:
-    """Return the statements under each headline of a text."""
-    parts = (part.partition("\n") for part in text.strip().removeprefix("# ").split("\n# "))
-    return {name: statements for name, _, statements in parts}
-
-
 OWN = cases("""
 # filled
 s[i] = x[i] for i in range(64)
 y[i] = s[63 - i] for i in range(64)
-
 # never read
 s[i] = x[i] for i in range(32)
-
 # in two halves
 s[i] = x[i] for i in range(32)
 s[32 + i] = x[i] for i in range(32)
 y[i] = s[63 - i] for i in range(64)
-
 # read as far as written
 s[i] = x[i] for i in range(32)
 y[i] = s[31 - i] for i in range(32)
-
 # element by element
 for i in range(64):
     s[i] = x[i]
     y[63 - i] = s[i]
-
 # initialised in the first round
 for i, r, q in T.grid(64, 8, 4):
     if r == 0 and q == 0:
         s[i] = x[i]
     s[i] = s[i] + x[r * 4 + q]
 y[i] = s[63 - i] for i in range(64)
-
 # initialised for all
 for r, i in T.grid(8, 64):
     if r == 0:
         s[i] = x[i]
     s[i] = s[i] + x[r]
 y[i] = s[63 - i] for i in range(64)
-
 # in both branches
 for i in range(64):
     if x[0] > T.float32(0):
@@ -66,7 +53,6 @@ for i in range(64):
     else:
         s[i] = x[63 - i]
 y[i] = s[63 - i] for i in range(64)
-
 # under the same condition
 if x[0] < T.float32(0):
     y[0] = T.float32(0)
@@ -74,80 +60,64 @@ if k % 2 == 0:
     s[i] = x[i] for i in range(64)
 if k % 2 == 0:
     y[i] = s[63 - i] for i in range(64)
-
 # where a tile ends
 for i, j in T.grid(16, 4):
     if i * 4 + j < 63:
         s[i * 4 + j] = x[i]
 y[i] = s[62 - i] for i in range(63)
-
 # in rows with a gap
 for i in range(32):
     s[i // 4 * 8 + i % 4] = x[i]
 for i, j in T.grid(8, 4):
     y[i] = s[i * 8 + j]
-
 # rotated
 s[(i * 3 + 9) % 64] = x[i] for i in range(64)
 y[i] = s[63 - i] for i in range(64)
-
 # in another order
 for i, j in T.grid(8, 8):
     s[j * 8 + i] = x[i]
 y[i] = s[63 - i] for i in range(64)
-
 # from the end
 s[63 - i] = x[i] for i in range(64)
 y[i] = s[63 - i] for i in range(64)
-
 # in steps
 for i in T.serial(0, 64, step=2):
     s[i] = x[i]
     s[i + 1] = x[i]
 y[i] = s[63 - i] for i in range(64)
-
 # as vectors
 for i in range(16):
     s[T.Ramp(i * 4, 1, 4)] = x[T.Ramp(i * 4, 1, 4)]
 y[i] = s[63 - i] for i in range(64)
-
 # as far as rounds go
 s[i] = x[i] for i in T.serial(k)
 y[i] = s[i] for i in T.serial(k)
-
 # one after the other
 s[0] = x[0]
 for i in range(1, 64):
     s[i] = s[i - 1] + x[i]
 y[i] = s[63 - i] for i in range(64)
-
 # at any index
 s[i] = x[i] for i in range(64)
 y[i] = s[T.Cast('int32', x[i])] for i in range(64)
-
 # before a while
 s[i] = x[i] for i in range(64)
 while s[0] < T.float32(9):
     s[0] = s[0] + T.float32(1)
-
 # in a parallel loop
 s[i] = x[i] for i in T.parallel(64)
 y[i] = s[63 - i] for i in range(64)
-
 # by another name
 v = T.decl_buffer((64,), data=s.data, scope='local.UB')
 v[i] = x[i] for i in range(64)
 y[i] = s[63 - i] for i in range(64)
-
 # by a name of narrower elements
 v = T.decl_buffer((128,), 'int16', data=s.data, scope='local.UB')
 v[i] = T.Cast('int16', x[i // 2]) for i in range(128)
 y[i] = s[63 - i] for i in range(64)
-
 # by a call
 T.evaluate(T.call_extern('int32', 'f', s.access_ptr('w')))
 y[i] = s[63 - i] for i in range(64)
-
 # on the way of a choice
 for i in range(64):
     y[i] = T.if_then_else(k < 0, s[i], x[i])
@@ -159,13 +129,11 @@ CARRIED = cases("""
 if k == 0:
     s[i] = x[i] for i in range(64)
 y[i] = s[63 - i] for i in range(64)
-
 # filled in the first round, inside
 for i in range(64):
     if k == 0:
         s[i] = x[i]
 y[i] = s[63 - i] for i in range(64)
-
 # filled as far as the range in one branch says
 if k <= 2:
     s[i] = x[i] for i in range(k)
@@ -174,69 +142,55 @@ if k <= 2:
 else:
     s[i] = x[63 - i] for i in range(2)
 y[i] = s[i] for i in range(k)
-
 # filled by a call that C evaluates in the first round alone
 if k == 0 and T.call_extern('int32', 'f', s.access_ptr('w')) == 1:
     y[0] = x[0]
 y[i] = s[63 - i] for i in range(64)
-
 # updated by a choice
 for i in range(64):
     s[i] = T.if_then_else(k == 0, x[i], s[i] * T.float32(2))
 y[i] = s[63 - i] for i in range(64)
-
 # updated by a select
 for i in range(64):
     s[i] = T.Select(k == 0, x[i], s[i] * T.float32(2))
 y[i] = s[63 - i] for i in range(64)
-
 # loaded ahead
 if k > 0:
     y[i] = s[63 - i] for i in range(64)
 s[i] = x[i] for i in range(64)
-
 # filled in part
 s[i] = x[i] for i in range(32)
 y[i] = s[63 - i] for i in range(64)
-
 # filled but for one
 s[i] = x[i] for i in range(63)
 y[i] = s[63 - i] for i in range(64)
-
 # filled every other
 s[i * 2] = x[i] for i in range(32)
 y[i] = s[63 - i] for i in range(64)
-
 # filled in no round
 s[i] = x[i] for i in T.serial(k)
 y[i] = s[63 - i] for i in range(64)
-
 # filled in one round at least?
 for i in T.serial(k):
     s[0] = x[i]
 y[0] = s[0]
-
 # read first
 y[i] = s[63 - i] for i in range(64)
 s[i] = x[i] for i in range(64)
-
 # read from the other end in the loop that fills
 for i in range(64):
     s[i] = x[i]
     y[i] = s[63 - i]
-
 # summed with the other end in the loop that fills
 for i in range(64):
     s[i] = x[i]
     s[63 - i] = s[63 - i] + x[i]
-
 # filled once but for the last round, read in the round before it
 for i in T.serial(3 - k):
     s[i] = x[i]
 if k == 2:
     y[0] = s[0]
 y[k] = s[0]
-
 # filled under conditions of which some are simpler where others hold
 if k < 3:
     if k % 3 > 0:
@@ -248,29 +202,24 @@ if k > 2:
     if k % 3 > 0:
         s[0] = x[0]
 y[k] = s[0]
-
 # filled at a quotient by a negative number
 for i in range(64):
     s[i // -4 + 32] = x[i]
 y[0] = s[32]
-
 # read further
 s[i] = x[i] for i in T.serial(k)
 y[i] = s[i] for i in T.serial(k + 1)
-
 # filled where a value says
 for i in range(64):
     if x[i] > T.float32(0):
         s[i] = x[i]
 y[i] = s[63 - i] for i in range(64)
-
 # filled where a value of another round says
 for i, q in T.grid(64, 4):
     if x[q] > T.float32(0):
         if q > 0:
             y[i] = s[i]
         s[i] = x[i]
-
 # filled in one branch
 for i in range(64):
     if x[0] > T.float32(0):
@@ -278,65 +227,53 @@ for i in range(64):
     else:
         s[0] = x[i]
 y[i] = s[63 - i] for i in range(64)
-
 # filled under another condition
 if k % 2 == 0:
     s[i] = x[i] for i in range(64)
 if k % 3 == 0:
     y[i] = s[63 - i] for i in range(64)
-
 # filled at an index in memory
 for i in range(64):
     s[T.Cast('int32', x[i])] = x[i]
 y[i] = s[63 - i] for i in range(64)
-
 # filled every other, rotated
 s[(i * 2 + 9) % 64] = x[i] for i in range(64)
 y[i] = s[63 - i] for i in range(64)
-
 # filled in a while
 while y[0] < T.float32(1):
     y[0] = T.float32(1)
     s[i] = x[i] for i in range(64)
 y[i] = s[63 - i] for i in range(64)
-
 # filled up to a jump
 for i in range(64):
     if x[i] > T.float32(3):
         T.evaluate(T.break_loop())
     s[i] = x[i]
 y[i] = s[63 - i] for i in range(64)
-
 # filled at other indices
 s[i] = x[i] for i in range(32)
 y[i] = s[32 + i] for i in range(32)
-
 # filled where a tile ends
 for i, j in T.grid(16, 4):
     if i * 4 + j < 63:
         s[i * 4 + j] = x[i]
 y[i] = s[63 - i] for i in range(64)
-
 # in rows with a gap
 for i in range(32):
     s[i // 4 * 8 + i % 4] = x[i]
 for i, j in T.grid(8, 5):
     y[i] = s[i * 8 + j]
-
 # filled in a triangle
 for i, j in T.grid(8, 8):
     if j <= i:
         s[i * 8 + j] = x[i]
 y[i] = s[63 - i] for i in range(64)
-
 # read by a call
 T.evaluate(T.call_extern('int32', 'f', s.data))
 s[i] = x[i] for i in range(64)
-
 # perhaps written by a call
 T.evaluate(T.call_extern('int32', 'f', s.data))
 y[i] = s[63 - i] for i in range(64)
-
 # written under a mask
 T.evaluate(T.masked_store(s.data, T.Broadcast(x[0], 64), T.Ramp(0, 1, 64), T.Broadcast(k == 0, 64)))
 y[i] = s[63 - i] for i in range(64)

@@ -6,7 +6,7 @@ from textwrap import indent
 import pytest
 from address_cases import elementwise, module, only_problem
 from address_runs import assert_same_results
-from program_text import program
+from program_text import cases, program
 from tvm.ir import Var
 from tvm.tirx import Bind, For
 
@@ -39,12 +39,6 @@ def main(x: 64 {read}, y: 64 {made}, other: 64 {read}):
     y[i] = b[i] for i in range(64)
 """)
     return only_problem(func).in_place
-
-
-def cases(text: str) -> dict[str, str]:
-    """Return statements by the names in front of them."""
-    named = (case.split("\n", 1) for case in text.split("# ")[1:])
-    return {name: statement.rstrip() for name, statement in named}
 
 
 ALLOWED = cases("""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from block_replay import replay
 from opencl_runs import lowered, run, shared_bytes
-from program_text import program
+from program_text import cases, program
 from sweeps import sample
 from tagged_bytes import FaultError
 
@@ -22,12 +22,6 @@ from target_hw.memory import MemoryScope
 
 THREADS = 64
 APART = {"tirx.disable_storage_rewrite": True}
-
-
-def cases(text: str) -> dict[str, str]:
-    """Return the statements between the filling of `x` and the reading of `y`, by their names."""
-    named = (case.split("\n", 1) for case in text.split("# ")[1:])
-    return {name: statement.rstrip() for name, statement in named}
 
 
 IN_PLACE = cases("""

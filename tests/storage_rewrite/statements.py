@@ -130,4 +130,5 @@ def describe(target: Any) -> str:
 
 def memory_of(body: Any) -> dict[str, str]:
     """Return the name of the allocation behind each alias, by the name in the input."""
-    return {stmt.buffer.name: stmt.data.args[0].name for stmt in found(body, DeclBuffer)}
+    sources = {stmt.buffer.name: stmt.data.args[0] for stmt in found(body, DeclBuffer)}
+    return {name: source.name for name, source in sources.items() if isinstance(source, Var)}
