@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     )
     from passes.ir.script_lines import first_line, printed, unique_name
     from passes.ir.statements import begins_threads
-    from passes.ir.stored_types import stored_bits
+    from passes.ir.stored_types import is_widened_later, stored_bits
     from passes.ir.structural import (
         POSTORDER,
         PREORDER,

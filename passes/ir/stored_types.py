@@ -36,6 +36,14 @@ def stored_bits(dtype: tvm.DataType, target: Target | None) -> int:
     return _legalized_bits(str(dtype.with_lanes(1)), target)
 
 
+def is_widened_later(dtype: tvm.DataType, target: Target | None) -> bool:
+    """Return whether TVM makes wider elements of a type after storage planning.
+
+    It does so only of memory that has one name, and computes nothing in between in the narrow type.
+    """
+    return str(dtype).startswith("float8") and stored_bits(dtype, target) > dtype.bits
+
+
 @lru_cache(maxsize=64)
 def _legalized_bits(dtype: str, target: Target | None) -> int:
     """Let TVM replace the type of one buffer, and look."""

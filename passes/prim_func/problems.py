@@ -23,6 +23,7 @@ from passes.ir import (
     bounds_at_entry,
     find_accesses,
     find_linear_access,
+    is_widened_later,
     most_of,
     nodes_in,
     stored_bits,
@@ -228,6 +229,8 @@ class _ProblemReader:
             return "threads share it, and TVM goes by the buffer where it places their barriers"
         elif any(dtype.bits % 8 for dtype in uses.dtypes):
             return "its elements are no whole bytes"
+        elif not options.is_native and any(is_widened_later(d, self._target) for d in uses.dtypes):
+            return "TVM makes wider elements of it later, if nothing else shares its memory"
         return None
 
     def _is_used(self, uses: AllocationUses) -> bool:

@@ -15,16 +15,19 @@ from passes.ir import (
     LinearAccess,
     Pass,
     PrimFunc,
+    Target,
     asked_alignment,
     element_type,
     find_accesses,
     find_linear_access,
     has_any,
+    is_widened_later,
     items,
     make_function_pass,
     name_of,
     nodes_in,
     structural_mutate,
+    target_of,
     tir,
     variables_of_params,
     with_body,
@@ -143,7 +146,7 @@ def plan_storage(
     if sound:
         uses = find_accesses(access).of
         staying |= _staying(func, access, uses)
-        keep_apart = _kept_apart(access, uses)
+        keep_apart = _kept_apart(access, uses, target_of(func))
         for use in uses:
             if use.carrying is not None:
                 carried.setdefault(use.carrying.__chandle__(), []).append(use.index)
@@ -217,17 +220,24 @@ def _shared_in_kernels(access: LinearAccess) -> frozenset[int]:
     )
 
 
-def _kept_apart(access: LinearAccess, uses: Sequence[AllocationUses]) -> frozenset[int]:
+def _kept_apart(
+    access: LinearAccess, uses: Sequence[AllocationUses], target: Target | None
+) -> frozenset[int]:
     """Return the allocations whose memory may hold nothing else, by index.
 
     An allocation that asks for more than TVM's default alignment would lose it in a storage that
-    others share; one of a special scope, which is packed with others, would lose any alignment.
+    others share. One of a special scope, which is packed by bits, would lose any alignment, and
+    reach into its neighbours where LLVM gives each of its elements a byte. Elements that TVM widens
+    later stay as they are under a second name, where it converts zero wrongly.
     """
     apart = set(access.escaped)
     for index, (alloc, use) in enumerate(zip(access.allocs, uses, strict=True)):
         asked = asked_alignment(access.alloc_stmts[index].buffer) or 1
-        loses_alignment = (alloc.scope.is_special and asked > 1) or DEFAULT_ALIGNMENT % asked
-        if alloc.is_volatile or use.escapes or loses_alignment or races_with_any(use):
+        has_parts = any(dtype.bits % 8 for dtype in use.dtypes)
+        is_unfit = alloc.scope.is_special and (asked > 1 or has_parts)
+        is_unfit |= any(is_widened_later(dtype, target) for dtype in use.dtypes)
+        is_unfit |= bool(DEFAULT_ALIGNMENT % asked)
+        if alloc.is_volatile or use.escapes or is_unfit or races_with_any(use):
             apart.add(index)
     return frozenset(apart)
 

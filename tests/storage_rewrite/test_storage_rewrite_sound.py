@@ -70,6 +70,20 @@ def address_of_packed_memory(A: 64, B: 64):
     b[i] = T.float32(2) for i in range(64)
     T.evaluate(T.call_extern("int32", "memcpy", B.data, b.data, T.int64(256)))
     T.evaluate(a[0])
+
+def parts_of_bytes_packed(A: 64, B: 64):
+    a: local.UB 64 int4
+    b: local.UB 64
+    a[i] = T.Cast("int4", i % 8) for i in range(64)
+    b[i] = A[i] for i in range(64)
+    B[i] = T.Cast("float32", a[63 - i]) + b[63 - i] for i in range(64)
+
+def elements_that_tvm_widens(A: 64, B: 64):
+    a, b: global 64 float8_e4m3fn
+    a[i] = T.Cast("float8_e4m3fn", A[i] * T.float32(0)) for i in range(64)
+    B[i] = T.Cast("float32", a[63 - i]) for i in range(64)
+    b[i] = T.Cast("float8_e4m3fn", B[i] * T.float32(0)) for i in range(64)
+    B[i] = B[i] + T.Cast("float32", b[63 - i]) for i in range(64)
 """)
 
 
