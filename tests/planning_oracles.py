@@ -3,94 +3,109 @@
 
 import math
 from dataclasses import replace
-from functools import cache
-from itertools import product
+from itertools import combinations, product
+from random import Random
 
 from hypothesis import strategies as st
 
 from passes.planning import Buffer, Penalty, PipelineUse, Problem
 from target_hw.memory import MemoryScope
 
-POSITIONS = 7
-
-# A strategy is checked when it is first drawn from, so each is made once and not for every draw.
-CAPACITIES = st.one_of(st.none(), st.integers(4, 14))
-RESERVED = st.sampled_from([(), (), (), ((0, 1),), ((2, 4),), ((1, 2), (3, 4))])
-ALIGNMENTS = st.sampled_from([1, 1, 2, 4])
-BUFFER_ALIGNMENTS = st.sampled_from([1, 1, 2, 3])
-SLOTS = st.sampled_from([1, 1, 1, 2])
-ROLES = st.sampled_from("-----ispq")
-ONE_SLOT_COSTS = {cost: st.one_of(st.none(), st.integers(1, cost)) for cost in (1, 2, 3)}
+COSTS = (1, 2, 3)
 
 
-@cache
-@st.composite
-def live_ranges(draw, most=2):
-    points = draw(st.lists(st.integers(0, POSITIONS), min_size=2, max_size=2 * most, unique=True))
-    points = sorted(points[: len(points) // 2 * 2])
-    return tuple(zip(points[::2], points[1::2], strict=True))
+def parts(rng, most_buffers=4, most_slots=5, roles=None, pins=None, first=0, costs=COSTS):
+    """Return small buffers with every feature, and what else a problem of them has.
 
-
-@cache
-@st.composite
-def memories(draw):
-    capacity, reserved, alignment = draw(CAPACITIES), draw(RESERVED), draw(ALIGNMENTS)
-    return MemoryScope("local.UB", capacity, alignment, reserved=reserved)
-
-
-@st.composite
-def problems(draw, most_buffers=4, most_slots=5):
-    """Problems with every feature, small enough to be solved by trying every offset."""
-    buffers = []
-    slots_left = most_slots
-    for index in range(draw(st.integers(1, most_buffers))):
-        slots = draw(SLOTS)
-        if slots > slots_left:
-            break
-        use = draw(uses())
-        if slots_left < 2 and use and use.loop is not None:
-            use = None  # brute force tries two offsets for it
-        slots_left -= slots if use is None or use.loop is None else 2
-        alignment = draw(BUFFER_ALIGNMENTS)
+    Parameters
+    ----------
+    rng : random.Random
+        What everything is drawn from.
+    most_buffers, most_slots : int
+        How many buffers there are at most, and how many slots they have together.
+    roles : str, optional
+        What pairs are drawn from: nothing (``-``), in place (``i``), separated (``s``), at a cost
+        (``p``), and both in place and at a cost (``q``).
+    pins : int, optional
+        Of ten buffers, how many are pinned.
+    first : int
+        The first position.
+    costs : tuple of int
+        What pairs may cost.
+    """
+    unit = rng.choice((1, 1, 2, 4))
+    alignments = rng.choice(((1,), (1, 2, 4), (4, 8, 16), (1, 2, 3), (3, 5, 7), (2, 4, 6)))
+    pins = rng.choice((0, 0, 1, 3)) if pins is None else pins
+    buffers, left, most = [], rng.randint(1, most_slots), rng.randint(1, most_buffers)
+    while left > 0 and len(buffers) < most:
+        use = _use(rng) if rng.random() < 0.3 else None
+        slots = min(left, rng.choice((1, 1, 1, 1, 2)))
+        left -= slots
+        alignment = rng.choice(alignments)
         pinned = None
-        if draw(st.integers(0, 9)) == 0:
-            pinned = tuple(draw(st.integers(0, 3)) * 12 for _ in range(slots))
-        size = draw(st.integers(0, 4))
-        live = draw(live_ranges())
-        buffers.append(Buffer(f"b{index}", size, live, alignment, slots, pinned, use))
-    names = [buffer.name for buffer in buffers]
-    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    roles = draw(st.lists(ROLES, min_size=len(pairs), max_size=len(pairs)))
-    try:
-        return Problem(
-            tuple(buffers),
-            draw(memories()),
-            in_place=[p for p, role in zip(pairs, roles, strict=True) if role in "iq"],
-            separations=[p for p, role in zip(pairs, roles, strict=True) if role == "s"],
-            penalties=[
-                Penalty(*p, *draw(charges()))
-                for p, role in zip(pairs, roles, strict=True)
-                if role in "pq"
-            ],
-        )
-    except ValueError:  # pins that contradict each other or a reserved range
-        return Problem((Buffer("b0", 1, ((0, 1),)),))
+        if rng.randrange(10) < pins:
+            places = range(0, 25, alignment)
+            pinned = tuple(0 if rng.random() < 0.5 else rng.choice(places) for _ in range(slots))
+        size = unit * rng.randint(0 if rng.random() < 0.2 else 1, 5)
+        points = sorted(rng.sample(range(first, first + 7), 4 if rng.random() < 0.25 else 2))
+        live = tuple(zip(points[::2], points[1::2], strict=True))
+        buffers.append(Buffer(f"b{len(buffers)}", size, live, alignment, slots, pinned, use))
+    pairs = list(combinations([buffer.name for buffer in buffers], 2))
+    weights = roles or rng.choice(("-", "---i", "-iii", "---s", "--pp", "-ispqq", "-iiqpp", "iiq"))
+    chosen = {pair: rng.choice(weights) for pair in pairs}
+    in_place = [pair[:: rng.choice((1, -1))] for pair in pairs if chosen[pair] in "iq"]
+    rng.shuffle(in_place)
+    reserved = rng.choice(((), (), (), ((0, unit),), ((2, 4),), ((1, 2), (unit + 4, unit + 8))))
+    return buffers, {
+        "memory": MemoryScope("local.UB", None, rng.choice((1, 1, 1, 2, 4)), reserved=reserved),
+        "in_place": in_place,
+        "separations": [pair for pair in pairs if chosen[pair] == "s"],
+        "penalties": [_penalty(rng, pair, costs) for pair in pairs if chosen[pair] in "pq"],
+    }
 
 
-@cache
-@st.composite
-def uses(draw):
-    kind = draw(st.integers(0, 11))
-    if kind == 4:
-        return PipelineUse()  # It is used, and no loop is around its uses.
-    return PipelineUse(loop=max(0, kind - 2)) if kind < 4 else None
+def _use(rng):
+    loop = rng.choice((None, 0, 0, 1))
+    return PipelineUse(rng.random() < 0.5, rng.random() < 0.3, loop, rng.choice((1, 4)))
 
 
-@cache
-@st.composite
-def charges(draw):
-    cost = draw(st.integers(1, 3))
-    return cost, draw(ONE_SLOT_COSTS[cost])
+def _penalty(rng, pair, costs):
+    cost = rng.choice(costs)
+    return Penalty(*pair, cost, rng.choice((None, 1, cost, rng.randint(1, cost))))
+
+
+def random_problem(rng, *args, capacity_of=None, **options):
+    """Return a problem of `parts`; its capacity is any, or what a function says of it."""
+    while True:
+        try:
+            buffers, fields = parts(rng, *args, **options)
+            problem = Problem(tuple(buffers), **fields)
+            capacity = rng.choice((None, rng.randint(8, 28)))
+            capacity = capacity_of(rng, problem) if capacity_of else capacity
+            return replace(problem, memory=replace(problem.memory, capacity=capacity))
+        except ValueError:  # pins or a capacity that contradict each other or a reserved range
+            continue
+
+
+def problems(most_buffers=4, most_slots=5, **options):
+    """Problems with every feature, small enough to be solved by trying every offset."""
+    seeds = st.integers(0, 1 << 32)
+    return seeds.map(lambda s: random_problem(Random(s), most_buffers, most_slots, **options))
+
+
+def table(seed, count, share=0.1, alignments=(1,), reserved=(), separated=0):
+    """Return many buffers, of which about `share` are live at once."""
+    rng = Random(seed)
+    buffers = []
+    for index in range(count):
+        begin = rng.randrange(10 * count)
+        live = ((begin, begin + 1 + int(rng.expovariate(1 / (10 * count * share)))),)
+        size = int(2 ** rng.uniform(4, 16))
+        buffers.append(Buffer(str(index), size, live, rng.choice(alignments)))
+    pairs = {tuple(sorted(rng.sample(range(count), 2))) for _ in range(separated)}
+    separations = [(str(one), str(two)) for one, two in sorted(pairs)]
+    memory = MemoryScope("global", reserved=reserved)
+    return Problem(tuple(buffers), memory, separations=separations)
 
 
 def rotates(buffer):
@@ -107,39 +122,6 @@ def with_counts(problem, counts):
 def blocks_of(problem):
     """Return (buffer index, slot) for each block."""
     return [(i, k) for i, b in enumerate(problem.buffers) for k in range(b.slots)]
-
-
-def pair_is_right(problem, one, at, two, to):
-    """Whether two blocks, (buffer index, slot), may be at these offsets: byte by byte."""
-    first, second = problem.buffers[one[0]], problem.buffers[two[0]]
-    shared = set(range(at, at + first.size)) & set(range(to, to + second.size))
-    if not shared:
-        return True
-    names = {first.name, second.name}
-    if any(set(pair) == names for pair in problem.separations):
-        return False
-    times = [{p for begin, end in b.live for p in range(begin, end)} for b in (first, second)]
-    if not times[0] & times[1]:
-        return True
-    in_place = first is not second and any(set(pair) == names for pair in problem.in_place)
-    if not in_place or at != to or one[1] != two[1] or first.slots != second.slots:
-        return False
-    loops = {buffer.use.loop for buffer in (first, second) if buffer.use}
-    return first.slots == 1 or len(loops) < 2
-
-
-def place_is_right(problem, block, offset):
-    """Whether a block may be at an offset, were it alone: byte by byte."""
-    buffer = problem.buffers[block[0]]
-    if buffer.pinned is not None and buffer.pinned[block[1]] != offset:
-        return False
-    if offset % buffer.alignment or offset % problem.memory.alignment:
-        return False
-    taken = set(range(offset, offset + buffer.size))
-    if any(taken & set(range(begin, end)) for begin, end in problem.memory.reserved):
-        return False
-    capacity = problem.memory.capacity
-    return capacity is None or offset + buffer.size <= capacity
 
 
 def best_by_brute_force(problem):
@@ -292,18 +274,20 @@ def _best_of_all_offsets(problem, best):
 
 
 def is_right(problem, plan):
-    """Whether a plan breaks nothing but perhaps the capacity: byte by byte, pair by pair."""
+    """Whether a plan breaks no rule of a problem: block by block, and pair by pair."""
     counts = [len(plan.offsets[b.name]) for b in problem.buffers]
     for buffer, count in zip(problem.buffers, counts, strict=True):
         if count < buffer.slots or (count > buffer.slots and not rotates(buffer)):
             return False
+        if buffer.pinned is not None and buffer.pinned != tuple(plan.offsets[buffer.name]):
+            return False
     problem = with_counts(problem, counts)
-    placed = {
-        (i, slot): offset
-        for i, b in enumerate(problem.buffers)
-        for slot, offset in enumerate(plan.offsets[b.name])
-    }
-    pairs = product(placed.items(), placed.items())
-    return all(place_is_right(problem, b, o) for b, o in placed.items()) and all(
-        one == two or pair_is_right(problem, one, at, two, to) for (one, at), (two, to) in pairs
-    )
+    placed = [((i, k), plan.offsets[problem.buffers[i].name][k]) for i, k in blocks_of(problem)]
+    if not all(may_stand(problem, problem.buffers[i], at) for (i, _), at in placed):
+        return False
+    for (one, at), (two, to) in combinations(placed, 2):
+        end, limit = at + problem.buffers[one[0]].size, to + problem.buffers[two[0]].size
+        how = _relation(problem, one, two) if at < limit and to < end else "free"
+        if how == "never" or (how == "in place" and at != to):
+            return False
+    return True

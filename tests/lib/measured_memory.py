@@ -156,7 +156,7 @@ class IdleMachine:
 
 
 def _is_idle(name: str) -> bool:
-    return "kv_cache" in name or name.startswith("test.served")
+    return "kv_cache" in name or name.startswith("test.gmem")
 
 
 def allocated_at(func: relax.Function, sizes: Mapping[str, int], page: int = 1) -> int:

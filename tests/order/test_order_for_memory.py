@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tvm
 from hypothesis import reject
-from relax_programs import CONDITIONS, SIZES, parse, relax_sources
+from relax_programs import inputs_of, parse, relax_sources
 from relax_runs import KEPT, build, run
 from sweeps import swept
 from tvm import relax
@@ -173,10 +173,8 @@ def test_random_modules_compute_the_same(source: str):
     given_mod, found = check_random(source)
     others = [found, shuffled(given_mod, Random(0))]
     machines = [build(LOWERING(mod), GMEMAllocate()) for mod in (given_mod, *others)]
-    rng = np.random.default_rng(0)
-    for values in ((True, False), (False, True)):
-        arrays = [rng.standard_normal(size, dtype="float32") for size in SIZES]
-        arrays += [np.array(value) for value in values[: len(CONDITIONS)]]
+    for ways in ((1, 0), (0, 1)):
+        arrays = inputs_of(*ways)
         KEPT.clear()
         expected, *results = (run(machine, "main", arrays) for machine in machines)
         for ours in results:

@@ -9,7 +9,7 @@ import tvm
 from cuda_graph_runs import GraphMachine
 from gpu_counts import GRAPHS, captured, rewritten
 from measured_memory import allocated_at
-from relax_programs import SIZES, parse, relax_sources
+from relax_programs import CONDITIONS, SIZES, inputs_of, parse, relax_sources
 from relax_runs import STOCK, build, lower, lower_source, planned, run
 from runtime_shapes import RUNTIME_SHAPES
 from sweeps import swept
@@ -239,10 +239,8 @@ def check_random(program: str) -> None:
 
 def check_lowered(lowered: tvm.IRModule) -> None:
     graphs, plain = GraphMachine(lowered, OURS), build(lowered, None)
-    rng = np.random.default_rng(0)
     for ways in (1, 2, 0, 3, 1, 2, 0, 3):
-        arrays = [rng.standard_normal(size, dtype="float32") for size in SIZES]
-        arrays += [np.array(bool(ways & 1)), np.array(bool(ways & 2))]
+        arrays = inputs_of(ways & 1, ways & 2)
         np.testing.assert_equal(graphs.run("main", arrays), run(plain, "main", arrays))
 
 
@@ -274,8 +272,8 @@ BEHIND_A_BRANCH = {
 }
 
 
-PARAMETERS = [f'x{index}: R.Tensor(({size},), "float32")' for index, size in enumerate(SIZES)]
-PARAMETERS += [f'c{index}: R.Tensor((), "bool")' for index in (0, 1)]
+PARAMETERS = [f'x{index}: R.Tensor((1, {size}), "float32")' for index, size in enumerate(SIZES)]
+PARAMETERS += [f'{condition}: R.Tensor((), "bool")' for condition in CONDITIONS]
 BEHIND_A_BRANCH_HEAD = f"    @R.function(pure=False)\n    def main({', '.join(PARAMETERS)}):"
 
 

@@ -9,9 +9,8 @@ import tvm
 from allocated import allocated_memory
 from hypothesis import given, settings
 from measured_memory import allocated_at
-from relax_programs import parse
+from relax_programs import parse, symbolic_sources
 from relax_runs import STOCK, lower_by_needed_passes, lower_source, planned
-from symbolic_programs import symbolic_sources
 from tvm import relax
 from tvm.ir import IRModule
 from tvm.target import Target

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_memory import IdleMachine, watch
 from paged_llama import Shape, bounds_of, module_of
-from relax_programs import parse
-from relax_runs import STOCK, build_each, flat, lower, planned
-from served_programs import SEEN, ServedProgram, served_programs
+from relax_programs import SERVED, ServedProgram, parse, served_programs
+from relax_runs import KEPT, STOCK, build_each, flat, lower, planned
 from tvm import relax
 
 from passes.gmem import GMEMOptions, plan_gmem, served_memory
@@ -51,7 +50,7 @@ def check_bounded(lowered: tvm.IRModule, sizes: dict[str, int]) -> None:
     for mod in (stock, ours):
         assert not any((mod[name].attrs or {}).get(PLANS_RESULTS) for name in names)
     for name in names:  # What a packed function may keep has storages of its own.
-        keeps = "test.served" in lowered[name].script()
+        keeps = "test.gmem" in lowered[name].script()
         assert keeps or stored(ours, name) <= stored(stock, name), name
     machines = [IdleMachine(mod) for mod in (stock, ours)]
     for some in (*combinations(names, 1), *combinations(names, 2), names):
@@ -66,7 +65,7 @@ def test_random_modules_take_no_more_at_their_bounds(program: ServedProgram):
         check_bounded(lower(parse(program.text), fuse=False), {"n": program.bound})
 
 
-@given(served_programs(keeps=True), st.data())
+@given(served_programs(kinds=(*SERVED, "hold")), st.data())
 @settings(max_examples=4, deadline=None, print_blob=True)
 def test_numbers_and_bytes_of_calls_of_changing_lengths(program: ServedProgram, data: Any):
     lowered = lower(parse(program.text), fuse=False)
@@ -83,7 +82,7 @@ def test_numbers_and_bytes_of_calls_of_changing_lengths(program: ServedProgram, 
     plans = None, STOCK, GMEMAllocate()
     for plan, machine in zip(plans, build_each(lowered, *plans), strict=True):
         results, held = [], []
-        SEEN.clear()
+        KEPT.clear()
 
         def run(machine=machine, results=results, held=held):
             for name, x in zip(calls, xs, strict=True):
@@ -94,14 +93,14 @@ def test_numbers_and_bytes_of_calls_of_changing_lengths(program: ServedProgram, 
 
         taken.append(watch(machine, run).nbytes)
         if plan is not STOCK:  # It shares what a packed function keeps.
-            for tensor, copy in SEEN:
+            for tensor, copy in KEPT:
                 np.testing.assert_array_equal(tensor.numpy(), copy)
         for made, copies in zip(held, results, strict=False):
             for tensor, copy in zip(flat(made), copies, strict=True):
                 np.testing.assert_array_equal(tensor.numpy(), copy)
         found.append(results)
     np.testing.assert_equal(found[2], found[0])
-    SEEN.clear()
+    KEPT.clear()
     # What is promised: results of one size each, for one function, for two, or for all.
     plans_all = program.text.count(PLANS_RESULTS) == len(program.functions)
     some = len(set(calls)) in (1, 2, len(program.functions))
@@ -141,7 +140,7 @@ def test_what_a_packed_function_reads_takes_no_more(keeps: bool):
     for number in range(1, 6):
         last = 100 - 10 * number
         body += [
-            f'_{number} = R.call_packed("test.served.{name}", a{number - 1})',
+            f'_{number} = R.call_packed("test.gmem.{name}", a{number - 1})',
             f"a{number} = R.strided_slice(a{number - 1}, axes=[0], begin=[0], end=[{last}])",
         ]
     lines = "\n".join(f"        {line}" for line in [*body, "return R.exp(a5)"])
@@ -154,18 +153,18 @@ def test_what_a_packed_function_reads_takes_no_more(keeps: bool):
     plans = STOCK, GMEMAllocate()
     for plan, machine in zip(plans, build_each(lowered, *plans), strict=True):
         found = []
-        SEEN.clear()
+        KEPT.clear()
 
         def run(machine=machine, found=found):
             found.append(machine["main"](tvm.runtime.tensor(x)).numpy())
 
         taken.append(watch(machine, run).nbytes)
         results.append(found[0])
-        kept = [np.array_equal(tensor.numpy(), copy) for tensor, copy in SEEN]
+        kept = [np.array_equal(tensor.numpy(), copy) for tensor, copy in KEPT]
         assert all(kept) or plan is STOCK
     np.testing.assert_array_equal(*results)
     assert (taken[1] > taken[0]) is keeps
-    SEEN.clear()
+    KEPT.clear()
 
 
 def test_results_hold_what_ends_before_them():

@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import math
-import random
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
 from measured_memory import PAGE, IdleMachine, value_of, watch
-from relax_programs import parse
+from relax_programs import ServedProgram, parse, served_programs
 from relax_runs import STOCK, build_each, lower
-from sweeps import sample
+from sweeps import swept
 from tvm import relax
 
 from tvm_ext.transform import GMEMAllocate
@@ -133,52 +131,16 @@ def test_no_size_at_all_takes_more(scale: int):
     check_every_size(lower(parse(text), fuse=True), {"n": 64 // scale})
 
 
-_WIDTHS = (16, 48, 64, 128, 256)
+KINDS = ("unary", "join", "cut", "binary")
 
 
-def random_module(rng: random.Random, dims: Sequence[str] = ("n",)) -> str:
-    """Return functions in which tensors of constant sizes and of unknown rows take turns."""
-    lines = ["@I.ir_module", "class Module:"]
-    for number in range(rng.randint(1, 3)):
-        rows = [rng.choice(dims), "64"]
-        rows += rng.choices([*dims, "24", "64", "200"], k=rng.randint(0, 2))
-        params = (
-            f'x{at}: R.Tensor(({count if count.isdigit() else repr(count)}, 64), "float32")'
-            for at, count in enumerate(rows)
-        )
-        lines.append(f"    @R.function(pure=False)\n    def f{number}({', '.join(params)}):")
-        lines += [f"        {name} = T.int64()" for name in dims if name in rows]
-        made = [[(f"x{at}", 64)] for at in range(len(rows))]
-        for step in range(rng.randint(6, 16)):
-            stream = rng.choice(made)
-            (name, width), kind = stream[-1], rng.choice(["tanh", "concat", "cut", "add"])
-            other, its = rng.choice(stream[-3:])
-            value = f"R.tanh({name})"
-            if kind == "concat" and width < 600:
-                value, width = f"R.concat(({name}, {other}), axis=1)", width + its
-            elif kind == "cut" and width > 16:
-                width = rng.choice([one for one in _WIDTHS if one < width])
-                value = f"R.strided_slice({name}, axes=[1], begin=[0], end=[{width}])"
-            elif kind == "add" and its == width:
-                value = f"R.add({name}, {other})"
-            stream.append((f"t{step}", width))
-            lines.append(f"        t{step} = {value}")
-        results = [stream[-1][0] for stream in made]
-        whole = [rng.random() < 0.4 for _ in results]
-        for at, name in enumerate(results):
-            lines.append(f"        r{at} = R.{'exp' if whole[at] else 'sum'}({name})")
-        lines.append(f"        return ({', '.join(f'r{at}' for at in range(len(results)))})")
-    return "\n".join(lines)
+@swept(5, 60, served_programs(("n",), KINDS, ("n", "24", "64", "200")))
+def test_random_modules_take_no_more_at_any_size(program: ServedProgram):
+    check_every_size(lower(parse(program.text), fuse=False), {})
 
 
-@pytest.mark.parametrize("seed", sample(range(60), *range(5)))
-def test_random_modules_take_no_more_at_any_size(seed: int):
-    check_every_size(lower(parse(random_module(random.Random(seed))), fuse=False), {})
-
-
-@pytest.mark.parametrize("seed", sample(range(60), *range(5)))
-def test_random_modules_of_two_dimensions_take_no_more_at_any_sizes(seed: int):
+@swept(5, 60, served_programs(("n", "m"), KINDS, ("n", "m", "24", "64", "200")))
+def test_random_modules_of_two_dimensions_take_no_more_at_any_sizes(program: ServedProgram):
     """Here storages of one dimension may have the pages of those of another, too."""
-    source = random_module(random.Random(seed), ("n", "m"))
     given = [{name: size} for name in ("n", "m") for size in (7, 300)]
-    check_every_size(lower(parse(source), fuse=False), *given)
+    check_every_size(lower(parse(program.text), fuse=False), *given)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import tvm
 from hypothesis import strategies as st
 from measured_memory import Watch, watch
-from relax_programs import SIZES, relax_sources
+from relax_programs import SIZES, SYMBOLIC, inputs_of, relax_sources, symbolic_sources
 from relax_replay import Replay
 from relax_runs import (
     STOCK,
@@ -25,7 +24,6 @@ from relax_runs import (
 )
 from small_modules import module
 from sweeps import swept
-from symbolic_programs import symbolic_sources
 from tvm import relax
 
 from passes.gmem.allocations import allocations_of, storage_span
@@ -286,21 +284,15 @@ def test_tensors_of_unknown_sizes_take_no_more_pages(source: str, widths: tuple[
 # -------------------------------------------------------------------------------- random programs
 
 
-def scaled(source: str, by: int) -> str:
-    """Return a program with all its shapes made larger."""
-    numbers = r"(R\.Tensor\(\(|R\.shape\(\[|T\.Buffer\(\(|alloc_buffer\(\(|range\()(\d+)"
-    return re.sub(numbers, lambda found: f"{found[1]}{int(found[2]) * by}", source)
-
-
-@swept(2, 1200, relax_sources(keeps=False), st.sampled_from([1, 40, 100, 1000]))
-def test_programs_with_branches_and_calls_take_no_more(source: str, by: int):
-    rng = np.random.default_rng(0)
-    arguments: Arguments = []
-    for conditions in ((True, True), (True, False), (False, True), (False, False)):
-        arrays = [rng.standard_normal(size * by, dtype="float32") for size in SIZES]
-        arrays += [np.array(condition) for condition in conditions]
-        arguments.append([tvm.runtime.tensor(array) for array in arrays])
-    check(scaled(source, by), arguments, [{}] * len(arguments))
+@swept(2, 1200, st.data(), st.sampled_from([1, 40, 100, 1000]))
+def test_programs_with_branches_and_calls_take_no_more(data: st.DataObject, rows: int):
+    inputs = [(str(rows), size) for size in SIZES]
+    source = data.draw(relax_sources(keeps=False, inputs=inputs))
+    arguments: Arguments = [
+        [tvm.runtime.tensor(array) for array in inputs_of(*ways, rows=rows)]
+        for ways in ((1, 1), (1, 0), (0, 1), (0, 0))
+    ]
+    check(source, arguments, [{}] * len(arguments))
 
 
 @swept(3, 800, symbolic_sources(jumps=True))
@@ -309,11 +301,10 @@ def test_programs_of_unknown_sizes_take_no_more(source: str):
     arguments: Arguments = []
     sizes = [{"n": n, "m": m} for n, m in ((1, 1), (9, 5), (200, 3), (1000, 2))]
     for index, size in enumerate(sizes):
-        n, m = size.values()
-        shapes = ((n, 4), (n * m, 16), (n, 100), (n, 3))
+        shapes = ((eval(rows, {}, size), columns) for rows, columns in SYMBOLIC)
         tensors = [tvm.runtime.tensor(rng.standard_normal(s, dtype="float32")) for s in shapes]
-        condition = tvm.runtime.tensor(np.array(index % 2 == 0))
-        arguments.append([*tensors, tvm.runtime.ShapeTuple([m]), condition])
+        ways = [tvm.runtime.tensor(np.array(bool(index & bit))) for bit in (1, 2)]
+        arguments.append([*tensors, tvm.runtime.ShapeTuple([size["m"]]), *ways])
     check(source, arguments, sizes)
 
 

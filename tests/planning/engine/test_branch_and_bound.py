@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The branch and bound: its answers against brute force, and compiled, step by step."""
 
-import random
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_oracles import best_by_brute_force, problems
+from planning_oracles import best_by_brute_force, problems, table
 from sweeps import sample
 
 from passes.planning import Budget, Buffer, Problem, check, solve
@@ -30,19 +29,9 @@ def packed(problem):
     return pack(block_list, free)
 
 
-def random_problem(seed, count):
-    """Return buffers that are live some twenty at a time, in two alignments, one in ten twice."""
-    rng = random.Random(seed)
-    buffers = []
-    for index in range(count):
-        begin, life = rng.randrange(count), 1 + int(rng.expovariate(0.1))
-        live = [(begin, begin + life)]
-        if rng.random() < 0.1:
-            live.append((begin + life + 3, begin + life + 5))
-        size = rng.randrange(1, 64) * 8
-        buffers.append(Buffer(f"b{index}", size, live, rng.choice([1, 8, 32])))
-    pairs = tuple((f"b{i}", f"b{i + 1}") for i in range(0, count - 1, 9))
-    return Problem(tuple(buffers), MemoryScope("local", reserved=((64, 96),)), separations=pairs)
+def random_table(seed, count):
+    """Return buffers that are live some twenty at a time, in three alignments."""
+    return table(seed, count, min(1, 20 / count), (1, 8, 32), ((64, 96),), count // 9)
 
 
 def assert_right(problem, packing, found):
@@ -92,7 +81,7 @@ def test_not_one_byte_is_taken_of_what_is_reserved_or_not_there(
 
 @pytest.mark.parametrize("seed", sample(range(16), *range(1, 16, 2)))
 def test_no_search_rules_out_what_another_one_finds(seed):
-    problem = random_problem(seed, 8 + 2 * seed)
+    problem = random_table(seed, 8 + 2 * seed)
     packing, peak = packed(problem), solve(problem, "best", Budget(2000)).peak
     for attempt in ATTEMPTS:
         assert BranchAndBound(packing, attempt, peak).advance(1000) is not Outcome.EXHAUSTED
@@ -121,14 +110,14 @@ def test_both_versions_take_the_same_steps_on_small_problems(with_compiler, prob
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=str)
 @pytest.mark.parametrize("slack", [0, 0.05, 0.3])
 def test_both_versions_take_the_same_steps_on_a_larger_one(with_compiler, attempt, slack):
-    problem = random_problem(1, 120)
+    problem = random_table(1, 120)
     packing = packed(problem)
     capacity = int(BlockList(problem).bound * (1 + slack))
     assert_same_steps(*twins(packing, attempt, capacity), [1, 7, 300, 700])
 
 
 def test_without_a_compiler_the_plans_are_the_same(with_compiler, monkeypatch):
-    problem = random_problem(7, 150)
+    problem = random_table(7, 150)
     expected = solve(problem, "best", Budget(3000))
     monkeypatch.setitem(compiled._loaded, compiled._name(advance), None)
     assert solve(problem, "best", Budget(3000)) == expected

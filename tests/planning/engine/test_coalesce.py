@@ -7,8 +7,7 @@ from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from planning_oracles import is_right, uses
+from planning_oracles import is_right, problems
 
 from passes.planning import (
     Budget,
@@ -26,31 +25,7 @@ from passes.planning.planner import BudgetTracker
 from target_hw.memory import MemoryScope
 
 
-@st.composite
-def chains(draw):
-    """Buffers that mostly meet, of which most pairs are in place."""
-    buffers = []
-    for index in range(draw(st.integers(2, 5))):
-        begin = draw(st.integers(0, 4))
-        live = ((begin, begin + draw(st.integers(1, 3))),)
-        slots = draw(st.sampled_from((1, 1, 2)))
-        size, alignment = draw(st.integers(1, 4)), draw(st.sampled_from((1, 1, 2, 3)))
-        is_pinned = slots == 1 and draw(st.integers(0, 5)) == 0
-        pinned = (12 * (index + 1),) if is_pinned else None
-        buffers.append(Buffer(f"b{index}", size, live, alignment, slots, pinned, draw(uses())))
-    names = [buffer.name for buffer in buffers]
-    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-    roles = [draw(st.sampled_from("iiiisspq-")) for _ in pairs]
-    drawn = list(zip(pairs, roles, strict=True))
-    return Problem(
-        tuple(buffers),
-        in_place=[pair for pair, role in drawn if role in "iq"],
-        separations=[pair for pair, role in drawn if role == "s"],
-        penalties=[Penalty(*pair, 1) for pair, role in drawn if role in "pq"],
-    )
-
-
-@given(chains())
+@given(problems(5, 8, roles="iiiisspq-", capacity_of=lambda *_: None))
 @settings(max_examples=60)
 def test_plans_of_what_is_merged_are_plans_of_the_problem(problem):
     merged, leader = coalesce(problem)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many blocks at once: no pairs are listed, the offsets are right, and both forms agree."""
 
-import random
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_oracles import problems
+from planning_oracles import problems, table
 from sweeps import sample
 
 from passes.planning import (
@@ -35,21 +34,6 @@ def nothing_is_listed(monkeypatch):
     """As if each problem had too many pairs live together to list them."""
     monkeypatch.setattr(blocks, "LISTED_PAIRS", -1)
     monkeypatch.setattr(first_fit, "FEW_PAIRS", -1)
-
-
-def table(seed, count, share=0.1, alignments=(1,), reserved=(), separated=0):
-    """Return buffers of which about `share` are live at once."""
-    rng = random.Random(seed)
-    buffers = []
-    for index in range(count):
-        begin = rng.randrange(10 * count)
-        live = ((begin, begin + 1 + int(rng.expovariate(1 / (10 * count * share)))),)
-        size = int(2 ** rng.uniform(4, 16))
-        buffers.append(Buffer(str(index), size, live, rng.choice(alignments)))
-    pairs = {tuple(sorted(rng.sample(range(count), 2))) for _ in range(separated)}
-    separations = [(str(one), str(two)) for one, two in sorted(pairs)]
-    memory = MemoryScope("global", reserved=reserved)
-    return Problem(tuple(buffers), memory, separations=separations)
 
 
 def small(problem):
