@@ -6,14 +6,14 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
 from threading import Lock
 
 _FRAMES = 10_000
 """The recursion limit while a pass runs: about 1,000 nested statements, as of a long ``elif``."""
 
 
-class _DeepStack:
+class _DeepStack(ContextDecorator):
     """Raises Python's recursion limit, which all threads share, while any of them needs it.
 
     It also stops the search for cyclic garbage: a pass makes some millions of facts, which are no
@@ -41,7 +41,8 @@ class _DeepStack:
                     gc.enable()
 
 
-_deep_stack = _DeepStack()
+deep_stack = _DeepStack()
+"""The one context in which passes plan, and the decorator of what is planned without them."""
 
 
 @contextmanager
@@ -55,7 +56,7 @@ def error_context(
     that nest deeper still are a `ValueError`.
     """
     try:
-        with _deep_stack:
+        with deep_stack:
             yield
     except (ValueError, RecursionError) as error:
         name = function() if callable(function) else function

@@ -107,10 +107,11 @@ class Machine:
 
     def __getitem__(self, name: str) -> Pipe:
         """Return the pipe called `name`; ValueError with the known names otherwise."""
-        by_name = {pipe.name: pipe for pipe in self}
-        if name not in by_name:
-            raise ValueError(f"machine: no pipe {name!r}; it has: {', '.join(by_name) or 'none'}")
-        return by_name[name]
+        for pipe in self.pipes:
+            if pipe.name == name:
+                return pipe
+        names = ", ".join(pipe.name for pipe in self) or "none"
+        raise ValueError(f"machine: no pipe {name!r}; it has: {names}")
 
     def core_of(self, scopes: tuple[str, ...]) -> str | None:
         """Return the core to which one of the scopes belongs, the first that does; None if none."""

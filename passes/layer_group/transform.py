@@ -30,6 +30,7 @@ from passes.layer_group.planning.search import HALOS, Progress, silent
 from passes.layer_group.rewrite.group_calls import GroupCall, call_groups
 from passes.layer_group.rewrite.group_function import GroupKernel, group_kernel
 from passes.layer_group.rewrite.local_buffers import SCOPE
+from passes.pass_errors import deep_stack
 from passes.planning import check, get_planner
 from passes.relax import rx
 from target_hw.machine import Machine, Pipe
@@ -167,6 +168,7 @@ def with_groups(mod: IRModule, lowered: IRModule, planned: Sequence[PlannedBlock
     return after
 
 
+@deep_stack
 def plan_groups(
     mod: IRModule, options: LayerGroupOptions, progress: Progress = silent
 ) -> tuple[PlannedBlock, ...]:

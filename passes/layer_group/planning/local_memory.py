@@ -82,12 +82,14 @@ def lane_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
 
 def working_bytes(layer: Layer, made: TensorSlices, lanes: Lanes) -> int:
     """Return the bytes a lane of a layer's working memory for what it makes at once."""
+    if not layer.buffers:
+        return 0
     bits = 0
     for buffer in layer.buffers:
         region = region_needed(made, buffer.maps, buffer.shape)
         bits += buffer.bits * prod(max(1, part.spans.longest) for part in region)
     extents = tuple(part.spans.longest for part in made.makes)
-    return lanes.working_bytes(made.tensor, extents, bits) if bits else 0
+    return lanes.working_bytes(made.tensor, extents, bits)
 
 
 def of_time_steps(

@@ -60,7 +60,7 @@ class TensorSlices:
         again = 0 if ROWS in self.keep else self.cut.counts[ROWS] - 1
         return again * extent_of(self.tensor, ROWS)
 
-    @property
+    @cached_property
     def is_made_too_often(self) -> bool:
         """Whether slices have more than one and a half times the rows that there are.
 
@@ -69,7 +69,7 @@ class TensorSlices:
         is_activation = self.tensor.kind is Kind.ACTIVATION
         return is_activation and 2 * self.repeated_rows > extent_of(self.tensor, ROWS)
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether every slice has the whole tensor."""
         return not self.letters
