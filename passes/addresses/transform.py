@@ -24,9 +24,7 @@ from passes.ir import (
     make_function_pass,
     nodes_in,
     outermost_threads,
-    structural_mutate,
     tir,
-    with_body,
 )
 from passes.ir.operators import MERGES_STATIC_SHARED
 from passes.pass_errors import error_context
@@ -36,6 +34,7 @@ from passes.prim_func import (
     AllocationNote,
     Callers,
     ProblemOptions,
+    before_branches,
     before_carrying_loops,
     drop_addresses,
     find_problems,
@@ -225,7 +224,7 @@ def DropAddresses() -> Pass:  # noqa: N802
     """
 
     def transform(func: PrimFunc, _mod: IRModule, _context: Any) -> PrimFunc:
-        return _hoist_allocations(drop_addresses(_out_of_carrying_loops(func)))
+        return before_branches(drop_addresses(_out_of_carrying_loops(func)))
 
     return make_function_pass("DropAddresses", transform)
 
@@ -252,42 +251,6 @@ def drop_for_kernels() -> Pass:
         return drop_addresses(func, but=staying) if kernels else func
 
     return make_function_pass("drop_for_kernels", transform)
-
-
-def _hoist_allocations(func: PrimFunc) -> PrimFunc:
-    """Put allocations before the outermost ``while`` or ``if`` around them.
-
-    `LowerTVMBuiltin` takes memory where an allocation stands and returns it at the end of the loop,
-    or of the function, around it. Out of a ``while`` or an ``if`` that is a place which control can
-    reach without passing the allocation, and LLVM refuses it: "Instruction does not dominate all
-    uses".
-
-    Those whose size is not constant stay, and so do those in a loop within, or in an attribute's
-    body, which may be one iteration's or thread's own.
-    """
-
-    def hoist(op: Any, mutator: Any) -> Any:
-        found: dict[int, tir.Allocation] = {}
-
-        def take_out(allocation: tir.Allocation, _mutator: Any) -> Any:
-            if not all(
-                isinstance(extent, tir.IntConstant) for extent in allocation.buffer.ty.shape
-            ):
-                return allocation
-            found[allocation.__chandle__()] = allocation
-            return tir.Evaluation(0)
-
-        def skip(inner: Any, _mutator: Any) -> Any:
-            """Leave what has memory of its own as it is."""
-            return inner
-
-        rest = structural_mutate(
-            op, [(tir.Allocation, take_out), (tir.Loop, skip), (tir.Attribute, skip)]
-        )
-        rest = mutator.default_mutate(rest)
-        return tir.Sequence([*found.values(), rest]) if found else rest
-
-    return with_body(func, structural_mutate(func.body, [(tir.If, hoist), (tir.While, hoist)]))
 
 
 def _should_warn(note: AllocationNote, options: ProblemOptions) -> bool:

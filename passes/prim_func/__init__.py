@@ -3,6 +3,7 @@
 
 from passes.prim_func.address import (
     VIEWS_REFUSE,
+    before_branches,
     before_carrying_loops,
     drop_addresses,
     write_addresses,

@@ -66,6 +66,42 @@ def before_carrying_loops(func: PrimFunc, uses: Iterable[AllocationUses]) -> Pri
     return with_body(func, structural_mutate(func.body, callbacks))
 
 
+def before_branches(func: PrimFunc) -> PrimFunc:
+    """Put allocations before the outermost ``while`` or ``if`` around them.
+
+    `LowerTVMBuiltin` takes memory where an allocation stands and returns it at the end of the loop,
+    or of the function, around it. Out of a ``while`` or an ``if`` that is a place which control can
+    reach without passing the allocation, and LLVM refuses it: "Instruction does not dominate all
+    uses".
+
+    Those whose size is not constant stay, and so do those in a loop within, or in an attribute's
+    body, which may be one iteration's or thread's own.
+    """
+
+    def hoist(op: Any, mutator: Any) -> Any:
+        found: dict[int, tir.Allocation] = {}
+
+        def take_out(allocation: tir.Allocation, _mutator: Any) -> Any:
+            if not all(
+                isinstance(extent, tir.IntConstant) for extent in allocation.buffer.ty.shape
+            ):
+                return allocation
+            found[allocation.__chandle__()] = allocation
+            return tir.Evaluation(0)
+
+        def skip(inner: Any, _mutator: Any) -> Any:
+            """Leave what has memory of its own as it is."""
+            return inner
+
+        rest = structural_mutate(
+            op, [(tir.Allocation, take_out), (tir.Loop, skip), (tir.Attribute, skip)]
+        )
+        rest = mutator.default_mutate(rest)
+        return tir.Sequence([*found.values(), rest]) if found else rest
+
+    return with_body(func, structural_mutate(func.body, [(tir.If, hoist), (tir.While, hoist)]))
+
+
 def drop_addresses(
     func: PrimFunc, scopes: Collection[str] = VIEWS_REFUSE, but: Iterable[tir.Allocation] = ()
 ) -> PrimFunc:

@@ -37,6 +37,7 @@ from passes.ir.storage_entries import AllocEntry, StmtEntry, StmtKind, StoragePl
 from passes.pass_errors import error_context
 from passes.pass_options import check_flags
 from passes.prim_func import (
+    before_branches,
     has_exact_dtype,
     names_with_pointers,
     races_with_any,
@@ -334,4 +335,5 @@ def storage_rewrite(func: PrimFunc, *, sound: bool = False, **options: Any) -> P
     plan = plan_storage(func, access, sound=sound, **options)
     rewriter = StorageRewriter(access, plan, sound=sound)
     body = rewrite_vector_types(func, rewriter(func.body), access, rewriter, sound=sound)
-    return with_body(func, body)
+    result = with_body(func, body)
+    return before_branches(result) if sound else result

@@ -170,6 +170,20 @@ def test_memory_that_vectors_of_unknown_length_access_keeps_its_type():
     assert allocations(run_pass(func, sound=True)) == [("a", SIZE, "float32")]
 
 
+def test_memory_with_a_named_pointer_is_built_in_a_while_loop():
+    func = program("""
+    def main(A: 64, B: 64):
+      while B[0] < T.float32(0):
+        a: local.UB 64
+        pointer: T.let[T.handle("float32", "local.UB")] = a.data
+        view = T.decl_buffer((64,), data=pointer, scope="local.UB")
+        view[i] = A[i] for i in range(64)
+        B[i] = a[63 - i] for i in range(64)
+    """)
+    result = compute(func, tvm_ext.use("StorageRewrite", sound=True))
+    np.testing.assert_array_equal(result, np.arange(SIZE)[::-1])
+
+
 def test_memory_behind_an_access_ptr_keeps_its_type():
     func = program("""
     def main(A: 64, B: 64):
