@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Names of planners are parameters of tests: those that features declare are there from the start.
 import passes.ascend  # noqa: F401
 import passes.gmem  # noqa: F401
+import passes.layer_group  # noqa: F401
 import passes.storage_rewrite  # noqa: F401
 
 # What tests and benchmarks share.

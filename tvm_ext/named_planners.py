@@ -11,6 +11,7 @@ from pathlib import Path
 # These features have planners of their own, and declare them on import.
 import passes.ascend  # noqa: F401
 import passes.gmem  # noqa: F401
+import passes.layer_group  # noqa: F401
 import passes.storage_rewrite  # noqa: F401
 from passes.planning import Problem, planner_names, register
 
@@ -80,7 +81,7 @@ def planners_for(problem: Problem, asked: Sequence[str], *, graph: bool = False)
     """
     if EVERY not in asked:
         return list(asked)
-    left_out = {"bump"}  # It lets nothing share memory.
+    left_out = {"bump", "lmem"}  # One lets nothing share memory, the other is for slices.
     if not any(buffer.use is not None for buffer in problem.buffers):
         left_out.update(FOR_LEVELS)
     if not graph:

@@ -46,7 +46,7 @@ RESULTS = HERE / "results.csv"
 COSTS, MEMORIES = ("ascend", "costs"), "memories"
 FOR_COSTS = ("three_level", "three_level_mirror")
 """Planners that share nothing while all fits, and so say nothing of peaks."""
-LARGE, SLOW = 20_000, ("hill climb", "rec_tbl")
+LARGE, SLOW = 20_000, ("hill climb", "rec_tbl", "lmem")
 """Buffers beyond which some are not asked: they look at all pairs in Python."""
 
 Entries = dict[str, dict[str, str]]

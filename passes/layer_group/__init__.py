@@ -4,6 +4,7 @@
 from typing import TYPE_CHECKING
 
 from passes.lazy_names import lazy_names
+from passes.planning import declare
 
 if TYPE_CHECKING:
     from passes.layer_group.planning.cost import total
@@ -24,3 +25,5 @@ if TYPE_CHECKING:
     )
 else:
     __getattr__ = lazy_names(__name__)
+
+declare("lmem", "passes.layer_group.planning.lmem")

@@ -54,12 +54,16 @@ def test_a_network_built_with_groups_gives_the_same(name):
 
 
 @pytest.mark.parametrize(
-    ("search", "halo"), [("tail_to_head", "keep"), ("dynamic_programming", "recompute")]
+    "options",
+    [
+        {"search": "tail_to_head", "halo": "keep"},
+        {"search": "dynamic_programming", "halo": "recompute"},
+        {"planner": "lmem"},
+    ],
 )
-def test_searches_and_halos_give_the_same_numbers(search, halo):
+def test_searches_halos_and_planners_give_the_same_numbers(options):
     mod = chain(batch=2)
     args = arrays(mod)
-    options = {"search": search, "halo": halo}
     grouped = build(mod, f"{TINY}-llvm", layer_group=options)
     check_same(call(grouped, args), run(mod, args))
 

@@ -59,6 +59,7 @@ def test_counts_of_a_function_in_each_scope():
     for result in found.values():
         assert {plan.planner for plan in ours(result)} == set(planner_names()) - FOR_LEVELS - {
             "bump",
+            "lmem",
             "rec_tbl",
         }
         no_reuse, _, bound = numbers(result)
