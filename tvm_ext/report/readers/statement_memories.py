@@ -17,11 +17,8 @@ from passes.addresses import has_tiles, naive_bytes, tile_problems
 from passes.ascend import RULES, WORKSPACE, AscendOptions, machine_of, plan_workspace
 from passes.driver import above
 from passes.ir import (
-    PREORDER,
-    LinearAccess,
     PrimFunc,
     find_linear_access,
-    structural_walk,
     target_of,
     tir,
 )
@@ -57,10 +54,6 @@ from tvm_ext.text import formula
 
 FOR_ASCEND = ("three_level",)
 """The default of a kernel for an Ascend core: the planner of `AscendPlanMemory`."""
-
-Lines = defaultdict[int, set[int]]
-"""Lines of a text, by the index of an allocation."""
-
 
 Solved = dict[tuple[str, Problem], Plan]
 """Plans by planner and problem, without its name: equal kernels of a program are planned once."""
@@ -191,7 +184,6 @@ def _texts(name: str, func: PrimFunc, function: _ReadFunction) -> Iterator[Text]
     """Yield a function's lines for each of its memories, with notes on the buffers there."""
     text = statement_lines(func, function.found)
     axis = Axis(text.lines, text.line_of, name)
-    reads, writes = _lines_of_buffers(func, function.found.access, text.begins)
     pipes: defaultdict[str, set[str]] = defaultdict(set)
     for statement in statements_of(function.program):
         for buffer in (*statement.reads, *statement.writes):
@@ -199,14 +191,18 @@ def _texts(name: str, func: PrimFunc, function: _ReadFunction) -> Iterator[Text]
     for attached in function.found.problems:
         scope, notes = attached.problem.memory.name, {}
         for buffer, allocation in attached.allocations.items():
+            lines = [
+                text.begins.get(each.statement.__chandle__(), ()) for each in allocation.accesses
+            ]
+            used = list(zip(allocation.accesses, lines, strict=True))
             allocated = text.begins.get(allocation.statement.__chandle__(), ())
             notes[buffer] = BufferNote(
                 # Without the name of its memory, which says nothing in a view of that memory.
                 buffer.removesuffix(f"_{scope}").removesuffix(f".{scope}") or buffer,
                 type_and_shape(allocation.statement.buffer),
                 allocated=min(allocated, default=None),
-                reads=tuple(sorted(reads[allocation.index])),
-                writes=tuple(sorted(writes[allocation.index])),
+                reads=tuple(sorted({line for each, at in used if each.reads for line in at})),
+                writes=tuple(sorted({line for each, at in used if each.writes for line in at})),
                 pipes=tuple(sorted(pipes[buffer])),
             )
         yield axis, notes
@@ -216,36 +212,6 @@ def type_and_shape(buffer: tir.Var) -> str:
     """Write the type of a buffer's or tensor's elements, and its shape: ``float32 1×64×56``."""
     shape = getattr(buffer.ty.shape, "values", buffer.ty.shape)
     return f"{buffer.ty.dtype.dtype} {'×'.join(map(formula, shape))}".rstrip()
-
-
-def _lines_of_buffers(
-    func: PrimFunc, access: LinearAccess, lines_of: Mapping[int, tuple[int, ...]]
-) -> tuple[Lines, Lines]:
-    """Find the lines that read and that write each allocation, also by its other names.
-
-    `lines_of` has the lines of each statement.
-    """
-    reads, writes = Lines(set), Lines(set)
-    here: tuple[int, ...] = (0,)
-
-    def touch(variable: Any, *kinds: Lines) -> None:
-        if entry := access.buffers.get(variable.__chandle__()):
-            for lines in kinds:
-                lines[entry.root].update(here)
-
-    def enter(statement: tir.Statement) -> None:
-        nonlocal here
-        here = lines_of.get(statement.__chandle__(), here)
-        if isinstance(statement, tir.Store):
-            touch(statement.buffer, writes)
-
-    def call(expression: tir.Call) -> None:
-        for argument in filter(tir.is_buffer, expression.args):
-            touch(argument, reads, writes)  # The callee may read it, and write it.
-
-    load = (tir.Load, lambda expression: touch(expression.source, reads))
-    structural_walk(func.body, ((tir.Statement, enter), load, (tir.Call, call)), PREORDER)
-    return reads, writes
 
 
 # -------------------------------------------------------------------------------- TVM's own plan
