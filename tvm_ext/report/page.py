@@ -17,6 +17,7 @@ from typing import Any
 from passes.planning import charge, live_bytes
 from passes.simulation import Cause
 from tvm_ext.report.memory_view import BufferNote, MemoryView, PlannedProblem, PlannedRun
+from tvm_ext.report.tables import bytes_without_reuse
 
 _SCRIPTS = ("model", "view", "colours", "draw", "program", "panel", "main")
 """The parts of the page's script, in the order in which they build upon each other."""
@@ -57,6 +58,7 @@ def memory_data(
         "listing": listing,
         "capacity": problem.capacity,
         "bound": view.bound,
+        "noReuse": bytes_without_reuse([view]),
         "form": view.form,
         "unit": view.unit,
         "unitName": view.unit_name or view.unit,

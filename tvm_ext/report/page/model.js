@@ -78,7 +78,7 @@ class Memory {
 // A memory whose bytes are for each of a product of dimensions, with a value for that.
 function scaled(given, value) {
   const times = (bytes) => bytes * value;
-  return { ...given, unit: "", bound: times(given.bound),
+  return { ...given, unit: "", bound: times(given.bound), noReuse: times(given.noReuse),
     live: given.live.map(([at, bytes]) => [at, times(bytes)]),
     buffers: given.buffers.map((buffer) => ({ ...buffer, size: times(buffer.size) })),
     plans: given.plans.map((plan) => ({ ...plan, peak: times(plan.peak),

@@ -153,12 +153,12 @@ class Panel {
       exactText(below[0])}${each} are in use, at ${this.places([below[1]])}.`}</p>`;
   }
   plans() {
-    const { given: { bound, capacity, form }, plans, buffers, each } = this.memory;
+    const { given: { bound, capacity, noReuse, form }, plans, each } = this.memory;
     const rows = plans.flatMap((plan) => [td(html(plan.label), 'class="name"') + bytes(plan.peak) +
       number(bound ? (plan.peak / bound).toFixed(3) : ""), td(note(plan.said.join(" · ")), 'colspan="3"')]);
-    const sum = buffers.reduce((all, one) => all + one.size * one.slots, 0);
-    for (const [name, size] of [["lower bound", bound], ["capacity", capacity],
-      ["sum of all buffers", sum]]) if (size !== null) rows.push(td(name) + number(bytesText(size)));
+    for (const [name, size] of [["no reuse", noReuse], ["lower bound", bound], ["capacity", capacity]]) {
+      if (size !== null) rows.push(td(name) + number(bytesText(size)));
+    }
     this.put("table", heading("Plans"), table(["plan", `peak${each && ", for each"}`, "÷ bound"],
       rows, "plan-table"), form && note(form));
   }

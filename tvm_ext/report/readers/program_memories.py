@@ -117,30 +117,31 @@ def _statements(
 
 
 def _weights_in_each_call(
-    given: IRModule, target: Target, ask: Ask, built: Mapping[str, int]
+    given: IRModule, target: Target, ask: Ask, built: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield what each function computes from weights alone, and its memory with and without.
 
-    `built` has the peak of each function without them.
+    `built` has the memory of each function without them.
     """
     found = weight_tensors(given)
     ours = replace(ask, everything=False, planners=[n for n in ask.planners if n != STOCK][:1])
     peaks = _peaks(network(given, target, ours)) if found else {}
     for one in found:
-        before, after = peaks.get(one.function, 0), built.get(one.function, 0)
+        before, after = peaks.get(one.function, "0"), built.get(one.function, "0")
         yield (
             f"{one}, and left out here, as where weights are constants: "
-            f"{before:,} bytes with them, {after:,} without (fused); {REMEDY}"
+            f"{before} bytes with them, {after} without (fused); {REMEDY}"
         )
 
 
-def _peaks(found: Iterable[Finding]) -> dict[str, int]:
-    """Return what the first planner's plan of the fused tensors of each function takes."""
-    return {
-        view.owner: next(one.plan.peak for one in view.plans if one.planner != STOCK)
-        for view in found
-        if isinstance(view, MemoryView) and view.holds == FUSED
-    }
+def _peaks(found: Iterable[Finding]) -> dict[str, str]:
+    """Return what the first planner's plans of the fused tensors of each function take."""
+    of: defaultdict[str, list[str]] = defaultdict(list)
+    for view in found:
+        if isinstance(view, MemoryView) and view.holds.startswith(FUSED):
+            peak = next(one.plan.peak for one in view.plans if one.planner != STOCK)
+            of[view.owner].append(f"{peak:,}{view.unit and f' × {view.unit}'}")
+    return {owner: " + ".join(parts) for owner, parts in of.items()}
 
 
 def _function(program: Program, name: str) -> PrimFunc:

@@ -8,7 +8,7 @@ finds as penalties. Where the target describes all pipelines of a function, it i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -85,7 +85,9 @@ def statements(
             if planner != STOCK or STOCK in ask.planners:
                 raise
             notes.append(str(error).removeprefix(f"function {name!r}: "))
-    yield from _views(name, func, function, by_planner)
+    text, rules = cache(partial(_text, name, func, function)), RULES if function.program else ""
+    for placed in zip(*by_planner.values(), strict=True):
+        yield MemoryView(name, placed, text, rules=rules)
     yield from notes
     if function.not_described:
         pipes = ", ".join(map(repr, function.not_described))
@@ -162,34 +164,15 @@ def _tiles(name: str, func: PrimFunc, ask: Ask) -> Iterator[MemoryView]:
 # ------------------------------------------------------------------------------- beside its lines
 
 
-def _views(
-    name: str,
-    func: PrimFunc,
-    function: _ReadFunction,
-    by_planner: Mapping[str, Sequence[PlannedProblem]],
-) -> Iterator[MemoryView]:
-    """Yield the memories of a function beside its lines, by which its positions are read."""
-    rules = RULES if function.program else ""
-    texts = cache(lambda: list(_texts(name, func, function)))
-    for at in range(len(function.found.problems)):
-        plans = tuple(placed[at] for placed in by_planner.values())
-        yield MemoryView(name, plans, partial(_at, texts, at), rules=rules)
-
-
-def _at(texts: Callable[[], Sequence[Text]], number: int) -> Text:
-    return texts()[number]
-
-
-def _texts(name: str, func: PrimFunc, function: _ReadFunction) -> Iterator[Text]:
-    """Yield a function's lines for each of its memories, with notes on the buffers there."""
-    text = statement_lines(func, function.found)
-    axis = Axis(text.lines, text.line_of, name)
+def _text(name: str, func: PrimFunc, function: _ReadFunction) -> Text:
+    """Return a function's lines, and notes on the buffers of all its memories."""
+    text, notes = statement_lines(func, function.found), {}
     pipes: defaultdict[str, set[str]] = defaultdict(set)
     for statement in statements_of(function.program):
         for buffer in (*statement.reads, *statement.writes):
             pipes[buffer].add(statement.pipe)
     for attached in function.found.problems:
-        scope, notes = attached.problem.memory.name, {}
+        scope = attached.problem.memory.name
         for buffer, allocation in attached.allocations.items():
             lines = [
                 text.begins.get(each.statement.__chandle__(), ()) for each in allocation.accesses
@@ -205,7 +188,7 @@ def _texts(name: str, func: PrimFunc, function: _ReadFunction) -> Iterator[Text]
                 writes=tuple(sorted({line for each, at in used if each.writes for line in at})),
                 pipes=tuple(sorted(pipes[buffer])),
             )
-        yield axis, notes
+    return Axis(text.lines, text.line_of, name), notes
 
 
 def type_and_shape(buffer: tir.Var) -> str:
