@@ -6,17 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from passes.ir import LinearAccess, items, structural_map, tir, with_loop_body
+from passes.ir import LinearAccess, items, new_dtype, structural_map, tir, with_loop_body
 from passes.ir.operators import buffer_data_var, is_buffer_data, is_tvm_access_ptr, masked_index
 from passes.ir.storage_entries import StmtKind, StorageEntry, StoragePlan
-from passes.prim_func import VIEWS_REFUSE
+from passes.prim_func import VIEWS_REFUSE, index_type
 
 _INT32_MAX = 2**31 - 1
 _MOST_NAMES = 8  # Of those that a message gives
 _NOTHING = tir.Evaluation(0)  # A sequence leaves it out
 
 
-def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> tir.Allocation:
+def prepare_new_alloc(
+    entry: StorageEntry, access: LinearAccess, *, sound: bool = False
+) -> tir.Allocation:
     """Build the one allocation of an entry without a parent, and of what is packed into it.
 
     It is of the entry's first buffer itself where all that share are alike; else of a new buffer
@@ -27,7 +29,8 @@ def prepare_new_alloc(entry: StorageEntry, access: LinearAccess) -> tir.Allocati
     buffer, volatile = shared[0], entry.is_volatile
     if entry.children:
         element = buffer.ty.dtype.dtype.with_lanes(1)
-        size, counted = -(-entry.packed_nbits // entry.element.bits), buffer.ty.shape[0].ty
+        size = -(-entry.packed_nbits // entry.element.bits)
+        counted = tir.PrimType(index_type(size)) if sound else buffer.ty.shape[0].ty
         if size > _most(counted.dtype):
             packed = entry, *entry.children
             names = [repr(access.alloc_stmts[each.allocs[0]].buffer.name) for each in packed]
@@ -99,9 +102,10 @@ class StorageRewriter:
 
     A buffer keeps its variable: where its memory is another's, its allocation turns into an alias.
     So most accesses stay as they are. If `sound`, an allocation that the plan leaves out stays, a
-    pointer keeps its buffer's name, and an index that is narrower than ``int32`` is widened before
-    an offset is added. The original takes pointers of the owner, where TVM's `LowerIntrin` refuses
-    one of another element type, and adds in the index's type, in which the sum may wrap.
+    pointer keeps its buffer's name, and an index that is too narrow for the memory that its buffer
+    is packed into is widened before an offset is added. The original takes pointers of the owner,
+    where TVM's `LowerIntrin` refuses one of another element type, and adds in the index's type, in
+    which the sum may wrap.
     """
 
     def __init__(self, access: LinearAccess, plan: StoragePlan, *, sound: bool = False) -> None:
@@ -121,7 +125,7 @@ class StorageRewriter:
         self._in_loops, self._in_attributes = False, access.names_buffers
         for entry in plan.entries:
             if entry.parent is None:
-                alloc, scope = prepare_new_alloc(entry, access), entry.attach_scope
+                alloc, scope = prepare_new_alloc(entry, access, sound=sound), entry.attach_scope
                 begin = None if scope is None else access.sequence[scope]
                 self._attached.setdefault(begin.key if begin else None, []).append(alloc)
                 self._new.add(alloc.__chandle__())
@@ -241,9 +245,10 @@ class StorageRewriter:
 
     def _moved(self, index: Any, entry: StorageEntry, element_nbits: int, name: str) -> Any:
         """Return an index of elements of so many bits as one in the memory it is packed into."""
-        if self._sound and index.ty.dtype.bits < 32:
-            lanes = index.ty.dtype.lanes
-            index = index.astype("int32" if lanes == 1 else f"int32x{lanes}")
+        if self._sound:
+            wide = new_dtype(index_type(entry.parent.packed_nbits // element_nbits))
+            if index.ty.dtype.bits < wide.bits:
+                index = index.astype(str(wide.with_lanes(index.ty.dtype.lanes)))
         where = f"buffer {name!r} begins"
         if entry.bits_offset % element_nbits:
             raise ValueError(

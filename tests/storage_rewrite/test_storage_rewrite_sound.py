@@ -170,6 +170,41 @@ def test_memory_that_vectors_of_unknown_length_access_keeps_its_type():
     assert allocations(run_pass(func, sound=True)) == [("a", SIZE, "float32")]
 
 
+@pytest.mark.parametrize("index", ["int8", "uint8"])
+def test_packed_memory_may_be_larger_than_its_indices_count(index: str):
+    func = program(f"""
+    def main(A: 64, B: 64):
+        a, b, c: local.UB 100
+        for i in T.serial(T.{index}(0), T.{index}(64)):
+            a[i] = A[i]
+        for i in T.serial(T.{index}(0), T.{index}(64)):
+            b[i] = a[T.{index}(63) - i]
+        for i in T.serial(T.{index}(0), T.{index}(64)):
+            c[T.{index}(63) - i] = a[i] + b[i] * T.float32(2)
+        B[i] = a[i] + b[i] + c[i] for i in range(64)
+    """)
+    up = np.arange(SIZE, dtype="float32")
+    expected = up + up[::-1] + (up + up[::-1] * 2)[::-1]
+    result = compute(func, tvm_ext.use("StorageRewrite", sound=True))
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_indices_of_packed_memory_count_its_elements():
+    func = program("""
+    def main(A: 64 int8, B: 64 int8):
+        a: local.UB 2000000000 int8
+        b: local.UB 200000000 int8
+        a[i] = A[i] for i in range(64)
+        b[i] = a[i] for i in range(64)
+        B[i] = a[i] + b[i] for i in range(64)
+    """)
+    with pytest.raises(ValueError, match="more than an extent of type int32 can count"):
+        run_pass(func)
+    planned = run_pass(func, sound=True)
+    assert allocations(planned) == [("a", 2_200_000_000, "int8")]
+    assert 'b[T.int64(2000000000) + T.Cast("int64", i)]' in planned.script()
+
+
 def test_memory_with_a_named_pointer_is_built_in_a_while_loop():
     func = program("""
     def main(A: 64, B: 64):
