@@ -47,16 +47,6 @@ def carried(a: 256, o: 320):
         o[k * 64 + tx] = third[(tx + 1) % 64]
     o[256 + tx] = total[63 - tx]
 
-def left_from_before(a: 256, o: 256):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
-    before, now: shared 64
-    before[tx] = T.float32(0)
-    for k in range(4):
-        now[tx] = a[k * 64 + tx]
-        o[k * 64 + tx] = now[63 - tx] + before[(tx + 1) % 64]
-        before[tx] = a[k * 64 + 63 - tx]
-
 def in_branches(a: 128, which: 1 int32, o: 128):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 64)
@@ -90,66 +80,6 @@ def half_of_the_threads(a: 64, o: 64):
         both[tx] = high[95 - tx] * T.float32(2)
     T.tvm_storage_sync("shared")
     o[tx] = both[63 - tx]
-
-def staged_product(a: 1024, b: 1024, o: 256):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
-    left, right: shared 256
-    sums: local 4
-    tile: shared 256
-    sums[i] = T.float32(0) for i in range(4)
-    for i in range(2):
-        left[i * 64 + tx] = a[(i * 64 + tx) // 8 * 64 + (i * 64 + tx) % 8]
-        right[i * 64 + tx] = b[i * 64 + tx]
-    for k in range(8):
-        if k < 7:
-            for i in range(2):
-                left[(k + 1) % 2 * 128 + i * 64 + tx] = a[
-                    (i * 64 + tx) // 8 * 64 + (k + 1) * 8 + (i * 64 + tx) % 8
-                ]
-                right[(k + 1) % 2 * 128 + i * 64 + tx] = b[(k + 1) * 128 + i * 64 + tx]
-        for i, r in T.grid(4, 8):
-            sums[i] = sums[i] + (
-                left[k % 2 * 128 + (tx // 16 * 4 + i) * 8 + r]
-                * right[k % 2 * 128 + r * 16 + tx % 16]
-            )
-    tile[(tx // 16 * 4 + i) * 16 + tx % 16] = sums[i] for i in range(4)
-    o[i * 64 + tx] = tile[255 - (i * 64 + tx)] for i in range(4)
-
-def softmax_then_norm(a: 256, o: 256):
-    bx = T.launch_thread("blockIdx.x", 4)
-    tx = T.launch_thread("threadIdx.x", 64)
-    row, most, powers, total, mean, squares: shared 64
-    row[tx] = a[bx * 64 + tx]
-    most[tx] = row[tx]
-    T.tvm_storage_sync("shared")
-    for step in range(6):
-        if tx < T.shift_right(32, step):
-            most[tx] = T.max(most[tx], most[tx + T.shift_right(32, step)])
-        T.tvm_storage_sync("shared")
-    powers[tx] = T.exp(row[tx] - most[0])
-    total[tx] = powers[tx]
-    T.tvm_storage_sync("shared")
-    for step in range(6):
-        if tx < T.shift_right(32, step):
-            total[tx] = total[tx] + total[tx + T.shift_right(32, step)]
-        T.tvm_storage_sync("shared")
-    powers[tx] = powers[tx] / total[0]
-    mean[tx] = powers[tx]
-    T.tvm_storage_sync("shared")
-    for step in range(6):
-        if tx < T.shift_right(32, step):
-            mean[tx] = mean[tx] + mean[tx + T.shift_right(32, step)]
-        T.tvm_storage_sync("shared")
-    squares[tx] = (powers[tx] - mean[0] / T.float32(64)) * (powers[tx] - mean[0] / T.float32(64))
-    T.tvm_storage_sync("shared")
-    for step in range(6):
-        if tx < T.shift_right(32, step):
-            squares[tx] = squares[tx] + squares[tx + T.shift_right(32, step)]
-        T.tvm_storage_sync("shared")
-    o[bx * 64 + tx] = (powers[tx] - mean[0] / T.float32(64)) * T.rsqrt(
-        squares[0] / T.float32(64) + T.float32(0.00001)
-    )
 
 def counts_in_order(a: 256 int32, o: 128 int32):
     T.launch_thread("blockIdx.x", 1)
@@ -283,12 +213,6 @@ def _of_carried(a: np.ndarray) -> np.ndarray:
     return np.concatenate([third[:, (t + 1) % 64].ravel(), total[::-1]])
 
 
-def _of_left_from_before(a: np.ndarray) -> np.ndarray:
-    t, rows = np.arange(64), a.reshape(4, 64)
-    before = np.concatenate([np.zeros((1, 64), "float32"), rows[:-1, ::-1]])
-    return (rows[:, ::-1] + before[:, (t + 1) % 64]).ravel()
-
-
 def _of_branches(a: np.ndarray, which: np.ndarray) -> np.ndarray:
     t = np.arange(64)
     first = a[64:][::-1] if which[0] > 0 else a[127 - (t + 9) % 64]
@@ -301,14 +225,6 @@ def _of_half(a: np.ndarray) -> np.ndarray:
 
 def _of_warp(a: np.ndarray) -> np.ndarray:
     return a + a[::-1] + 1
-
-
-def _of_norm(a: np.ndarray) -> np.ndarray:
-    rows = a.reshape(4, 64)
-    powers = np.exp(rows - rows.max(1, keepdims=True))
-    powers /= powers.sum(1, keepdims=True)
-    centered = powers - powers.mean(1, keepdims=True)
-    return (centered / np.sqrt((centered**2).mean(1, keepdims=True) + 1e-5)).ravel()
 
 
 def _of_counts(a: np.ndarray) -> np.ndarray:
@@ -362,20 +278,10 @@ CASES = {
     "three phases": Case("three_phases", _of_phases, (128,), 128, (2,), 512),
     "dynamic": Case("dynamic_phases", _of_dynamic_phases, (128,), 128, (2,), 512),
     "carried": Case("carried", _of_carried, (256,), 320, (1,), 768),
-    "left from before": Case("left_from_before", _of_left_from_before, (256,), 256, (1,), 512),
     "one branch": Case("in_branches", _of_branches, (128,), 128, (1,), 768, numbers=(1,)),
     "other branch": Case("in_branches", _of_branches, (128,), 128, (1,), 768, numbers=(0,)),
     "warp": Case("only_the_warp", _of_warp, (64,), 64, (1,), 256),
     "half": Case("half_of_the_threads", _of_half, (64,), 64, (1,), 512),
-    "product": Case(
-        "staged_product",
-        lambda a, b: (a.reshape(16, 64) @ b.reshape(64, 16)).ravel()[::-1],
-        (1024, 1024),
-        256,
-        (1,),
-        2048,
-    ),
-    "norm": Case("softmax_then_norm", _of_norm, (256,), 256, (4,), 768),
     "counts": Case("counts_in_order", _of_counts, (256,), 128, (1,), 768, "int32"),
     "by address": Case("counted_by_address", _of_addresses, (64,), 64, (1,), 512, "int32"),
     "attention": Case("flash_attention", _of_attention, (256, 1024, 1024), 256, (1,), 4288),

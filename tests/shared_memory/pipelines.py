@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from kernels import KERNELS, Case
 from program_text import programs
@@ -32,49 +30,6 @@ def in_turns(a: 384, o: 64):
     behind[tx + 64] = total[0] + T.float32(1)
     T.tvm_storage_sync("shared")
     o[tx] = behind[127 - tx] + behind[(tx + 3) % 64]
-
-def three_stages(a: 512, o: 512):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
-    loaded, doubled: shared 128
-    last: shared 64
-    loaded[tx] = a[tx]
-    T.tvm_storage_sync("shared")
-    loaded[64 + tx] = a[64 + tx]
-    doubled[tx] = loaded[63 - tx] * T.float32(2)
-    T.tvm_storage_sync("shared")
-    for k in range(6):
-        loaded[k % 2 * 64 + tx] = a[(k + 2) * 64 + tx]
-        doubled[(k + 1) % 2 * 64 + tx] = loaded[(k + 1) % 2 * 64 + 63 - tx] * T.float32(2)
-        o[k * 64 + tx] = doubled[k % 2 * 64 + (tx + 5) % 64]
-        T.tvm_storage_sync("shared")
-    doubled[64 + tx] = loaded[127 - tx] * T.float32(2)
-    o[384 + tx] = doubled[(tx + 5) % 64]
-    T.tvm_storage_sync("shared")
-    last[tx] = doubled[64 + (tx + 5) % 64]
-    T.tvm_storage_sync("shared")
-    o[448 + tx] = last[tx]
-
-def rounds_of_rounds(a: 64, n: 2 int32, o: 64):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
-    outer, inner, between, behind: shared 64
-    o[tx] = T.float32(0)
-    for _k in range(n[0]):
-        outer[tx] = a[tx]
-        for j in range(n[1]):
-            T.tvm_storage_sync("shared")
-            inner[tx] = outer[63 - tx] + T.Cast("float32", j)
-            T.tvm_storage_sync("shared")
-            o[tx] = o[tx] + inner[63 - tx]
-        T.tvm_storage_sync("shared")
-        between[tx] = a[tx] * T.float32(2)
-        T.tvm_storage_sync("shared")
-        o[tx] = o[tx] + between[63 - tx]
-        T.tvm_storage_sync("shared")
-    behind[tx] = o[tx]
-    T.tvm_storage_sync("shared")
-    o[tx] = behind[63 - tx]
 
 def several_types(a: 64, o: 64):
     T.launch_thread("blockIdx.x", 1)
@@ -149,16 +104,6 @@ def of_turns(a: np.ndarray) -> np.ndarray:
     return total[::-1] + 1 + np.roll(total, -3)
 
 
-def of_stages(a: np.ndarray) -> np.ndarray:
-    return np.roll(a.reshape(8, 64)[:, ::-1] * 2, -5, axis=1).ravel()
-
-
-def of_rounds(a: np.ndarray, n: Any) -> np.ndarray:
-    outer, inner = map(int, n)
-    total = sum((a + np.float32(j) for j in range(inner)), np.zeros_like(a))
-    return (outer * (total + 2 * a[::-1]))[::-1]
-
-
 def of_types(a: np.ndarray) -> np.ndarray:
     sign = a.astype("float16")[::-1] > 0
     small = np.where(np.roll(sign, -1), 1, -1)
@@ -175,10 +120,6 @@ COPYING = {
 }
 CASES = {
     "in turns": Case("in_turns", of_turns, (384,), 64, (1,), 512),
-    "three stages": Case("three_stages", of_stages, (512,), 512, (1,), 1024),
-    "rounds": Case("rounds_of_rounds", of_rounds, (64,), 64, (1,), 768, numbers=(3, 2)),
-    "no inner rounds": Case("rounds_of_rounds", of_rounds, (64,), 64, (1,), 768, numbers=(3, 0)),
-    "no rounds": Case("rounds_of_rounds", of_rounds, (64,), 64, (1,), 768, numbers=(0, 2)),
     "types": Case("several_types", of_types, (64,), 64, (1,), 640),
     "copies": Case("copied_ahead", of_copies, (1024,), 64, (1,), 2048, lowering=COPYING),
     "two groups": Case("two_groups", lambda a: 2 * a, (8,), 8, (1,), 128),

@@ -56,7 +56,7 @@ def replayed(name: str, way: str, order: str = "random") -> None:
 
 
 SOME = ("three phases", "carried", "one branch", "warp", "half", "counts", "by address")
-SOME += ("in turns", "no rounds", "copies", "two groups")
+SOME += ("in turns", "copies", "two groups")
 
 
 @pytest.mark.parametrize("way", OURS)
