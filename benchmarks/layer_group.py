@@ -42,6 +42,7 @@ from passes.layer_group.planning.layer_groups import plan_layer_groups
 from passes.layer_group.planning.network import Kind, Layer, Network, Tensor
 from passes.layer_group.planning.planned_group import Chip, PlannedGroup
 from passes.layer_group.planning.spans import AxisMap, AxisMaps, Spans
+from passes.pass_errors import deep_stack
 from target_hw import microcontroller
 from target_hw.sophgo import CHIPS, MACHINES
 from tvm_ext import workloads
@@ -359,7 +360,8 @@ def deep() -> None:
     before = None
     for layers in (125, 250, 500, 1000):
         begin = time.process_time()
-        found = plan_layer_groups(deep_network(layers), chip)
+        with deep_stack:  # As the pass does
+            found = plan_layer_groups(deep_network(layers), chip)
         seconds = time.process_time() - begin
         growth = "" if before is None else f", {seconds / before:.2f} times for twice the layers"
         print(

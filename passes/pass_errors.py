@@ -42,7 +42,7 @@ class _DeepStack(ContextDecorator):
 
 
 deep_stack = _DeepStack()
-"""The one context in which passes plan, and the decorator of what is planned without them."""
+"""The one context in which passes plan, and the decorator of what plans for one."""
 
 
 @contextmanager

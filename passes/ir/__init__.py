@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         new_dtype,
         storage_scope,
     )
+    from passes.ir.index_values import NotAnIndexError, Values, rounds_products, values_of
     from passes.ir.linear_access import (
         Access,
         LinearAccess,

@@ -9,8 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.ir import items, never_wraps, nodes_in, tir
-from passes.ir.operators import LIKELY, operator_name
+from passes.ir import (
+    NotAnIndexError,
+    Values,
+    items,
+    never_wraps,
+    nodes_in,
+    rounds_products,
+    tir,
+    values_of,
+)
 from passes.prim_func.element_accesses import Around, ElementAccess
 
 MOST_ROUNDS = 1 << 18
@@ -18,9 +26,6 @@ MOST_ROUNDS = 1 << 18
 
 _FAR_APART = 1 << 24  # No more elements from the first to the last
 _NEVER = np.iinfo(np.int64).max
-
-Values = Any
-"""An integer, or an array with one for each round."""
 
 
 class _UnknownError(Exception):
@@ -163,60 +168,10 @@ def _may_hold(
 
 def _value(expr: Any, values: Mapping[int, Values]) -> Values:
     """Return what an expression of whole numbers is in each round."""
-    kind = type(expr)
-    if kind is tir.IntConstant:
-        return int(expr.value)
-    if kind is tir.Var and expr.__chandle__() in values:
-        return values[expr.__chandle__()]
-    if kind in _ARITHMETIC:
-        return _ARITHMETIC[kind](_value(expr.a, values), _value(expr.b, values))
-    if kind is tir.Not:
-        return np.logical_not(_value(expr.a, values))
-    if kind is tir.Cast and _is_whole(expr) and _is_whole(expr.value):
-        return _value(expr.value, values)
-    if kind is tir.Call and operator_name(expr.op) == LIKELY:
-        return _value(expr.args[0], values)
-    raise _UnknownError
-
-
-def _is_whole(expr: Any) -> bool:
-    return str(expr.ty.dtype).startswith(("int", "uint"))
-
-
-def _divided(function: Any) -> Any:
-    def divide(one: Values, other: Values) -> Values:
-        if np.any(np.asarray(other) == 0):
-            raise _UnknownError
-        return function(one, other)
-
-    return divide
-
-
-def _toward_zero(one: Values, other: Values) -> Values:
-    return np.sign(one) * np.sign(other) * (np.abs(one) // np.abs(other))
-
-
-_ARITHMETIC = {
-    tir.Add: np.add,
-    tir.Sub: np.subtract,
-    tir.Mul: np.multiply,
-    tir.Min: np.minimum,
-    tir.Max: np.maximum,
-    tir.FloorDiv: _divided(np.floor_divide),
-    tir.FloorMod: _divided(np.mod),
-    tir.Div: _divided(_toward_zero),
-    tir.Mod: _divided(np.fmod),
-    tir.BitwiseAnd: np.bitwise_and,
-    tir.BitwiseOr: np.bitwise_or,
-    tir.BitwiseXor: np.bitwise_xor,
-    tir.LShift: np.left_shift,
-    tir.RShift: np.right_shift,
-    tir.EQ: np.equal,
-    tir.NE: np.not_equal,
-    tir.LT: np.less,
-    tir.LE: np.less_equal,
-    tir.GT: np.greater,
-    tir.GE: np.greater_equal,
-    tir.And: np.logical_and,
-    tir.Or: np.logical_or,
-}
+    if rounds_products(expr):
+        raise _UnknownError
+    try:
+        with np.errstate(divide="raise", invalid="raise"):
+            return values_of(expr, values)
+    except (NotAnIndexError, FloatingPointError, TypeError) as error:
+        raise _UnknownError from error

@@ -22,7 +22,6 @@ from passes.layer_group.planning.search import (
     dynamic_programming,
     silent,
 )
-from passes.pass_errors import deep_stack
 
 FEW_LAYERS, NEAR = 48, 1.05
 """Other orders than a network's own are tried if it has no more layers than the first, and its
@@ -114,7 +113,6 @@ class LayerGroups:
         return sum(self.folded.get(name, 0) for name in self.left)
 
 
-@deep_stack
 def plan_layer_groups(
     network: Network,
     chip: Chip,
