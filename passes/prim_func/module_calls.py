@@ -31,6 +31,9 @@ class Callers:
     lasting: frozenset[str] = frozenset()
     # The scopes in which they use addresses of the program's own that are in no plan.
     unknown: frozenset[str] = frozenset()
+    # Whether TVM takes its global memory from the stack alone, a little for each buffer: that of a
+    # private function that another one calls.
+    on_stack: bool = False
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,8 @@ class _ProblemReader:
         if options.addressed:
             if uses.owner is not None and alloc.scope.rank == "global":
                 return "each iteration or thread has its own, in memory that all of them share"
+        elif options.callers.on_stack and scope == "global":
+            return "its function is private, and takes small buffers from the stack"
         elif alloc.is_volatile:
             return "it is volatile"
         elif is_shared(uses):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`PlanAddresses` by hand: where buffers go, and how long they live."""
 
+import numpy as np
 import pytest
+import tvm
 from address_cases import (
     RUNNABLE,
     chain,
@@ -45,6 +47,30 @@ def test_a_memory_that_begins_between_the_multiples_that_a_buffer_asks_for_is_re
     assert planned(512) == {"a": (512,)}
     with pytest.raises(ValueError, match=r"'main'.*'a' needs .* multiple of 256, .* begins at 32"):
         planned(32)
+
+
+def test_a_private_function_takes_its_memory_from_the_stack():
+    made = "".join(f"    t{n} = T.alloc_buffer((64,), 'float32')\n" for n in range(6))
+    filled = "".join(f"        t{n}[i] = p[63 - i] * T.float32({n})\n" for n in range(6))
+    mod = tvm.script.from_source(f"""
+@I.ir_module
+class M:
+  @T.prim_func(s_tir=True)
+  def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    M.scaled(x.data, y.data)
+  @T.prim_func(private=True, s_tir=True)
+  def scaled(a: T.handle, b: T.handle):
+    p = T.decl_buffer((64,), "float32", data=a)
+    q = T.decl_buffer((64,), "float32", data=b)
+{made}
+    for i in range(64):
+{filled}
+    for i in range(64):
+        q[i] = {" + ".join(f"t{n}[63 - i]" for n in range(6))}
+""")
+    given, result = np.arange(64, dtype="float32"), tvm.runtime.tensor(np.zeros(64, "float32"))
+    tirx.build(mod, "llvm", pipeline="tvm_ext.arena")["main"](tvm.runtime.tensor(given), result)
+    np.testing.assert_array_equal(result.numpy(), given * 15)
 
 
 def test_one_arena_a_scope_and_attach_point():
