@@ -158,12 +158,12 @@ def _may_hold(
 ) -> Values:
     """Return in which rounds a condition may hold, or not hold."""
     try:
-        if not never_wraps(condition):
-            return True
-        holds = np.asarray(_value(access.in_counters(condition), values)) != 0
+        if never_wraps(condition):
+            holds = np.asarray(_value(access.in_counters(condition), values)) != 0
+            return np.asarray(holds == is_true)
     except _UnknownError:
-        return True
-    return holds if is_true else ~holds
+        pass
+    return np.ones((), bool)
 
 
 def _value(expr: Any, values: Mapping[int, Values]) -> Values:
