@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 from llvm_level import at_level
+from measured_memory import Watch
 from relax_programs import parse
 from tvm import relax
 from tvm.ir.transform import Pass, Sequential
@@ -143,6 +144,30 @@ def run(
     """Call a function; return its results, tuples flattened, once all of them have been made."""
     result = vm[name](*[tvm.runtime.tensor(array) for array in arrays])
     return [tensor.numpy().copy() for tensor in flat(result)]
+
+
+def assert_same(lowered: tvm.IRModule, plan: Pass, *calls: Sequence[Any], name: str = "main"):
+    """Hold the results of calls under a plan against those with each tensor left to the runtime.
+
+    What a packed function kept stays as it was.
+    """
+    plain, ours = build_each(lowered, None, plan)
+    for arrays in calls:
+        KEPT.clear()
+        np.testing.assert_equal(run(ours, name, arrays), run(plain, name, arrays))
+        for tensor, copy in KEPT:
+            np.testing.assert_array_equal(tensor.numpy(), copy)
+
+
+def under_each(
+    lowered: tvm.IRModule, call: Callable[[Machine], Any], *plans: Pass | None, heaps: bool = True
+) -> tuple[list[int], list[Any]]:
+    """Return what the pool takes for calls under each plan, and what the calls return."""
+    taken, results = [], []
+    for machine in build_each(lowered, *plans):
+        watched = Watch(heaps=heaps)(machine, lambda m=machine: results.append(call(m)))
+        taken.append(watched.nbytes)
+    return taken, results
 
 
 def flat(value: Any) -> list[Any]:

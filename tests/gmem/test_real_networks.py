@@ -15,9 +15,9 @@ import pytest
 import tvm
 from cuda_graph_runs import GraphMachine
 from gpu_counts import captured, rewritten
-from measured_memory import allocated_at, vm_bytes
+from measured_memory import allocated_at
 from network_inputs import entry_of, inputs_of
-from relax_runs import STOCK, build, build_each, planned, run
+from relax_runs import STOCK, build, planned, run, under_each
 from sweeps import sample
 
 from passes.gmem.options import GMEMOptions
@@ -80,11 +80,9 @@ def test_another_order_takes_no_more(name: str):
 def test_results_are_those_under_the_stock_plan(name: str):
     mod = lowered(name, "llvm", True)
     entry, arrays = entry_of(mod), inputs_of(mod, 0)
-    taken, results = [], []
-    for machine in build_each(mod, STOCK, GMEMAllocate()):
-        keep = results.append
-        taken.append(vm_bytes(machine, lambda m=machine, keep=keep: keep(run(m, entry, arrays))))
-    assert taken[1] <= taken[0]
+    call = lambda machine: run(machine, entry, arrays)  # noqa: E731
+    (stock, ours), results = under_each(mod, call, STOCK, GMEMAllocate(), heaps=False)
+    assert ours <= stock
     np.testing.assert_equal(*results)
 
 

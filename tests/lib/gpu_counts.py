@@ -9,6 +9,7 @@ from typing import Any
 
 import tvm
 from allocated import AllocatedMemory, allocated_memory
+from measured_memory import functions_of as functions_of
 from tvm import relax
 from tvm.ir.transform import Pass
 
@@ -17,12 +18,6 @@ GRAPHS = {"relax.backend.use_cuda_graph": True}
 PREFIX = "vm.builtin.cuda_graph."
 
 STOCK = relax.transform.StaticPlanBlockMemory()
-
-
-def functions_of(mod: tvm.IRModule) -> dict[str, relax.Function]:
-    """Return the Relax functions of a module, sorted by name."""
-    named = {str(v.name_hint): mod[v] for v in mod.get_global_vars()}
-    return {n: f for n, f in sorted(named.items()) if isinstance(f, relax.Function)}
 
 
 def nbytes(func: relax.Function) -> int:

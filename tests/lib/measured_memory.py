@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import tvm
@@ -100,11 +101,7 @@ class IdleMachine:
     """
 
     def __init__(self, planned: tvm.IRModule) -> None:
-        self._functions = {
-            str(v.name_hint): f
-            for v, f in planned.functions.items()
-            if isinstance(f, relax.Function)
-        }
+        self._functions = functions_of(planned)
         empty = {
             v: f.with_body(Evaluate(0)) if isinstance(f, PrimFunc) else f
             for v, f in planned.functions.items()
@@ -159,21 +156,35 @@ def _is_idle(name: str) -> bool:
     return "kv_cache" in name or name.startswith("test.gmem")
 
 
-def allocated_at(func: relax.Function, sizes: Mapping[str, int], page: int = 1) -> int:
+def allocations_in(func: relax.Function) -> list[tuple[int, list[Any]]]:
+    """Return the bytes of an element and the extents of all that a planned function allocates."""
+    found: list[tuple[int, list[Any]]] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and expr.op in (_ALLOC_STORAGE, _ALLOC_TENSOR):
+            is_tensor = expr.op == _ALLOC_TENSOR
+            width = element_bytes(DataType(expr.args[1].value)) if is_tensor else 1
+            found.append((width, list(expr.args[0].values)))
+
+    relax.analysis.post_order_visit(func, visit)
+    return found
+
+
+def allocated_at(
+    func: relax.Function, sizes: Mapping[str, int], page: int = 1, default: int | None = None
+) -> int:
     """Return the bytes that a call of a function allocates, where its dimensions have values.
 
     The function is one without branches, after its memory was planned; `sizes` has the value of
     each symbolic dimension, by name. Each allocation is rounded up to pages of so many bytes.
     """
-    total = 0
-    for block in func.body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            if isinstance(value, relax.Call) and value.op in (_ALLOC_STORAGE, _ALLOC_TENSOR):
-                width = 1
-                if value.op == _ALLOC_TENSOR:
-                    width = element_bytes(DataType(value.args[1].value))
-                for extent in value.args[0].values:
-                    width *= value_of(extent, sizes)
-                total += -(-width // page) * page
-    return total
+    return sum(
+        -(-width * prod(value_of(extent, sizes, default) for extent in extents) // page) * page
+        for width, extents in allocations_in(func)
+    )
+
+
+def functions_of(mod: tvm.IRModule) -> dict[str, relax.Function]:
+    """Return the Relax functions of a module, sorted by name."""
+    named = {str(v.name_hint): mod[v] for v in mod.get_global_vars()}
+    return {n: f for n, f in sorted(named.items()) if isinstance(f, relax.Function)}

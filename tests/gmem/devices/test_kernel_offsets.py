@@ -10,7 +10,7 @@ import pytest
 import tvm
 from measured_memory import allocated_at
 from relax_programs import inputs_of, parse, relax_sources
-from relax_runs import STOCK, build_each, lower_source, planned, run
+from relax_runs import STOCK, assert_same, build_each, lower_source, planned, run
 from small_modules import module, placed, written_out
 from sweeps import sample, swept
 from tvm import relax, tirx
@@ -82,12 +82,8 @@ def test_programs_with_branches_and_packed_functions_compute_the_same():
     names = {str(variable.name_hint) for variable in ours.get_global_vars()}
     assert "reshape" in names, "others may call it"
     assert "sum" not in names
-    machines = build_each(lowered, IN_KERNELS, None)
-    rng = np.random.default_rng(0)
-    for taken in (True, False):
-        arrays = [rng.standard_normal((64, 64), dtype="float32"), np.array(taken)]
-        mine, theirs = (run(machine, "main", arrays) for machine in machines)
-        np.testing.assert_array_equal(mine[0], theirs[0])
+    x = np.random.default_rng(0).standard_normal((64, 64), dtype="float32")
+    assert_same(lowered, IN_KERNELS, *([x, np.array(taken)] for taken in (True, False)))
 
 
 @pytest.mark.parametrize(
@@ -148,11 +144,8 @@ def main(x: R.Tensor((100,), "float32"), c: R.Tensor((), "bool")):
 
 def test_a_value_that_may_be_a_parameter_begins_with_its_memory():
     lowered = lower_source(PARAMETER_OR_TENSOR)
-    machines = build_each(lowered, IN_KERNELS, None)
     x = np.random.default_rng(0).standard_normal(100, dtype="float32")
-    for taken in (True, False):
-        mine, theirs = (run(machine, "main", [x, np.array(taken)]) for machine in machines)
-        np.testing.assert_array_equal(mine[0], theirs[0])
+    assert_same(lowered, IN_KERNELS, *([x, np.array(taken)] for taken in (True, False)))
 
 
 @swept(1, 150, relax_sources(keeps=False))
@@ -160,11 +153,7 @@ def test_random_programs_compute_the_same(source: str):
     lowered = lower_source(source)
     ours = planned(lowered, IN_KERNELS)
     relax.analysis.well_formed(ours)
-    machines = build_each(lowered, IN_KERNELS, None)
-    for ways in range(4):
-        arrays = inputs_of(ways & 1, ways & 2)
-        mine, theirs = (run(machine, "main", arrays) for machine in machines)
-        np.testing.assert_equal(mine, theirs)
+    assert_same(lowered, IN_KERNELS, *(inputs_of(ways & 1, ways & 2) for ways in range(4)))
 
 
 def test_functions_that_share_their_variables_have_offsets_of_their_own():

@@ -6,9 +6,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from measured_memory import IdleMachine, allocated_at, vm_bytes
+from measured_memory import IdleMachine, allocated_at
 from relax_programs import parse
-from relax_runs import STOCK, build, build_each, flat, lower, lower_source, planned, run
+from relax_runs import (
+    STOCK,
+    Machine,
+    build,
+    build_each,
+    flat,
+    lower,
+    lower_source,
+    planned,
+    run,
+    under_each,
+)
 from runtime_shapes import RUNTIME_SHAPES
 from sweeps import sample
 
@@ -39,34 +50,22 @@ def test_networks_are_planned_in_fewer_bytes(name: str):
         assert fewer != as_stock or mod is slots
 
 
-def check_network(name: str) -> None:
-    network = RUNTIME_SHAPES[name]
-    mod = network.build()
-    lowered = lower(mod)
-    taken, results = [], []
-    plans = None, STOCK, GMEMAllocate(), GMEMAllocate(upper_bounds=network.sizes)
-    for machine in build_each(lowered, *plans):
-        found = results.append
-
-        def call(machine=machine, found=found):
-            for function in network.calls:
-                made = machine[function](*network.arguments(mod[function], 0))
-                found([tensor.numpy().copy() for tensor in flat(made)])
-
-        taken.append(vm_bytes(machine, call))
-    none, stock, ours, bounded = taken
-    assert bounded <= stock <= none
-    assert ours <= stock
-    count = len(network.calls)
-    for start in range(count, len(results), count):
-        for mine, plain in zip(results[start : start + count], results[:count], strict=True):
-            np.testing.assert_equal(mine, plain)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNTIME_SHAPES)
 def test_networks_take_fewer_bytes_when_they_run(name: str):
-    check_network(name)
+    network = RUNTIME_SHAPES[name]
+    mod = network.build()
+
+    def call(machine: Machine) -> list[list[np.ndarray]]:
+        made = [machine[f](*network.arguments(mod[f], 0)) for f in network.calls]
+        return [[tensor.numpy().copy() for tensor in flat(each)] for each in made]
+
+    plans = None, STOCK, GMEMAllocate(), GMEMAllocate(upper_bounds=network.sizes)
+    (none, stock, ours, bounded), results = under_each(lower(mod), call, *plans, heaps=False)
+    assert bounded <= stock <= none
+    assert ours <= stock
+    for found in results[1:]:
+        np.testing.assert_equal(found, results[0])
 
 
 # ------------------------------------------------------------------------------ several functions
@@ -97,18 +96,11 @@ def test_functions_that_run_in_turns_share_what_is_large():
 
 def check_taken(lowered: tvm.IRModule, calls: dict[str, list[np.ndarray]]) -> int:
     """Hold what the pool takes for some calls, and their results, against the stock plan's."""
-    taken, results = [], []
-    for machine in build_each(lowered, STOCK, GMEMAllocate()):
-        keep = results.extend
-        taken.append(
-            vm_bytes(
-                machine, lambda m=machine, k=keep: [k(run(m, *call)) for call in calls.items()]
-            )
-        )
-    assert taken[1] <= taken[0]
-    half = len(results) // 2
-    np.testing.assert_equal(results[:half], results[half:])
-    return taken[0]
+    call = lambda machine: [run(machine, *each) for each in calls.items()]  # noqa: E731
+    (stock, ours), results = under_each(lowered, call, STOCK, GMEMAllocate(), heaps=False)
+    assert ours <= stock
+    np.testing.assert_equal(*results)
+    return stock
 
 
 RETURNED_BELOW_A_BOUND = """

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measured_memory import IdleMachine, watch
+from measured_memory import IdleMachine, allocations_in, functions_of, watch
 from paged_llama import Shape, bounds_of, module_of
 from relax_programs import SERVED, ServedProgram, parse, served_programs
-from relax_runs import KEPT, STOCK, build_each, flat, lower, planned
+from relax_runs import KEPT, STOCK, Machine, build_each, flat, lower, planned, under_each
 from tvm import relax
 
 from passes.gmem import GMEMOptions, plan_gmem, served_memory
@@ -25,28 +26,17 @@ PLANS_RESULTS = "relax.memory_plan_dynamic_func_output"
 
 def stored(mod: tvm.IRModule, name: str) -> int:
     """Return the bytes of constant size that a function allocates, as MLC-LLM adds them up."""
-    total = 0
-
-    def add(expr: Any) -> None:
-        nonlocal total
-        if not isinstance(expr, relax.Call) or not isinstance(expr.op, tvm.ir.Op):
-            return
-        if expr.op.name not in ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor"):
-            return
-        extents = list(expr.args[0].values)
-        if all(isinstance(extent, tvm.tirx.IntImm) for extent in extents):
-            is_tensor = expr.op.name == "relax.builtin.alloc_tensor"
-            width = tvm.DataType(expr.args[1].value).bits // 8 if is_tensor else 1
-            total += int(np.prod([int(extent) for extent in extents], dtype=np.int64)) * width
-
-    relax.analysis.post_order_visit(mod[name], add)
-    return total
+    return sum(
+        width * prod(map(int, extents))
+        for width, extents in allocations_in(mod[name])
+        if all(isinstance(extent, tvm.tirx.IntImm) for extent in extents)
+    )
 
 
 def check_bounded(lowered: tvm.IRModule, sizes: dict[str, int]) -> None:
     """Hold each function, each two and all, at their bounds, against the stock plan."""
     stock, ours = STOCK(lowered), GMEMAllocate()(lowered)
-    names = [str(v.name_hint) for v, f in ours.functions_items() if isinstance(f, relax.Function)]
+    names = list(functions_of(ours))
     for mod in (stock, ours):
         assert not any((mod[name].attrs or {}).get(PLANS_RESULTS) for name in names)
     for name in names:  # What a packed function may keep has storages of its own.
@@ -120,16 +110,14 @@ def test_results_of_every_length_share_one_block():
     lowered = lower(parse(EMBED), fuse=False)
     w = tvm.runtime.tensor(np.random.default_rng(0).random((100, 1024), "float32"))
     ids = [tvm.runtime.tensor(np.arange(n, dtype="int32") % 100) for n in range(1, 257, 5)]
-    taken = []
-    for machine in build_each(lowered, STOCK, GMEMAllocate()):
 
-        def run(machine=machine):
-            for one in ids:
-                found = machine["embed"](one, w).numpy()
-                np.testing.assert_array_equal(found, w.numpy()[one.numpy()])
+    def run(machine: Machine) -> None:
+        for one in ids:
+            found = machine["embed"](one, w).numpy()
+            np.testing.assert_array_equal(found, w.numpy()[one.numpy()])
 
-        taken.append(watch(machine, run).nbytes)
-    assert taken[0] == taken[1]
+    (stock, ours), _ = under_each(lowered, run, STOCK, GMEMAllocate())
+    assert ours == stock
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -149,22 +137,16 @@ def test_what_a_packed_function_reads_takes_no_more(keeps: bool):
         f'    def main(x: R.Tensor((100, 640), "float32")):\n{lines}\n'
     )
     x = np.random.default_rng(0).random((100, 640), "float32")
-    lowered, taken, results = lower(parse(text), fuse=False), [], []
-    plans = STOCK, GMEMAllocate()
-    for plan, machine in zip(plans, build_each(lowered, *plans), strict=True):
-        found = []
+
+    def run(machine: Machine) -> tuple[np.ndarray, bool]:
         KEPT.clear()
+        found = machine["main"](tvm.runtime.tensor(x)).numpy()
+        return found, all(np.array_equal(tensor.numpy(), copy) for tensor, copy in KEPT)
 
-        def run(machine=machine, found=found):
-            found.append(machine["main"](tvm.runtime.tensor(x)).numpy())
-
-        taken.append(watch(machine, run).nbytes)
-        results.append(found[0])
-        kept = [np.array_equal(tensor.numpy(), copy) for tensor, copy in KEPT]
-        assert all(kept) or plan is STOCK
-    np.testing.assert_array_equal(*results)
+    taken, results = under_each(lower(parse(text), fuse=False), run, STOCK, GMEMAllocate())
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    assert results[1][1]
     assert (taken[1] > taken[0]) is keeps
-    KEPT.clear()
 
 
 def test_results_hold_what_ends_before_them():

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Any
+from math import prod
 
 import numpy as np
 import pytest
 import tvm
-from measured_memory import PAGE, IdleMachine, value_of, watch
+from measured_memory import PAGE, IdleMachine, allocations_in, functions_of, value_of
 from relax_programs import ServedProgram, parse, served_programs
-from relax_runs import STOCK, build_each, lower
+from relax_runs import STOCK, Machine, lower, under_each
 from sweeps import swept
-from tvm import relax
 
 from tvm_ext.transform import GMEMAllocate
 
@@ -53,23 +51,18 @@ def test_no_size_of_a_vocabulary_takes_more(sizes: tuple[int, ...]):
     rng = np.random.default_rng(0)
     shapes = ((64, 32), (32, 256), (128, 32))
     fixed = [rng.standard_normal(shape, dtype="float32") / 8 for shape in shapes]
-    machines = build_each(lowered, STOCK, GMEMAllocate())
     orders = (("verify",), ("verify", "prefill", "hidden"))
     taken: dict[tuple[int, tuple[str, ...]], list[int]] = {}
     for v in sizes:
         head = rng.standard_normal((32, v), dtype="float32") / 8
         for names in orders:
-            both = []
-            for machine in machines:
-                found: list[np.ndarray] = []
 
-                def run(machine=machine, found=found, names=names, head=head):
-                    arguments = [*map(tvm.runtime.tensor, (*fixed, head))]
-                    found += [machine[name](*arguments).numpy() for name in names]
+            def run(machine: Machine, names=names, head=head) -> list[np.ndarray]:
+                arguments = [*map(tvm.runtime.tensor, (*fixed, head))]
+                return [machine[name](*arguments).numpy() for name in names]
 
-                taken.setdefault((v, names), []).append(watch(machine, run).nbytes)
-                both.append(found)
-            np.testing.assert_equal(both[0], both[1])
+            taken[v, names], results = under_each(lowered, run, STOCK, GMEMAllocate())
+            np.testing.assert_equal(*results)
     assert all(ours <= stock for stock, ours in taken.values()), taken
     if 128 in sizes:  # Stock's does serve the logits with what has ended.
         assert taken[128, ("verify",)][0] < taken[100, ("verify",)][0]
@@ -80,19 +73,11 @@ def test_no_size_of_a_vocabulary_takes_more(sizes: tuple[int, ...]):
 
 def storage_bytes(mod: tvm.IRModule, sizes: dict[str, int], default: int) -> list[int]:
     """Return the bytes of all that the functions of a planned module allocate at some sizes."""
-    found: list[int] = []
-
-    def visit(expr: Any) -> None:
-        if not isinstance(expr, relax.Call) or not isinstance(expr.op, tvm.ir.Op):
-            return
-        if expr.op.name in ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor"):
-            width = 1 if expr.op.name.endswith("storage") else 4  # All tensors are float32.
-            extents = [value_of(extent, sizes, default) for extent in expr.args[0].values]
-            found.append(width * math.prod(extents))
-
-    for func in (func for _, func in mod.functions_items() if isinstance(func, relax.Function)):
-        relax.analysis.post_order_visit(func, visit)
-    return found
+    return [
+        width * prod(value_of(extent, sizes, default) for extent in extents)
+        for func in functions_of(mod).values()
+        for width, extents in allocations_in(func)
+    ]
 
 
 def equal_pages(mod: tvm.IRModule, sizes: dict[str, int]) -> set[int]:
@@ -114,7 +99,7 @@ def check_every_size(lowered: tvm.IRModule, *given: dict[str, int]) -> None:
     Of each of the given values, one dimension has none: it gets every size that matters.
     """
     stock, ours = STOCK(lowered), GMEMAllocate()(lowered)
-    names = [str(v.name_hint) for v, f in ours.functions_items() if isinstance(f, relax.Function)]
+    names = list(functions_of(ours))
     machines = [IdleMachine(mod) for mod in (stock, ours)]
     for values in given:
         sizes = {1, 2, 7, 64, *equal_pages(stock, values), *equal_pages(ours, values)}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tvm
 from hypothesis import strategies as st
-from measured_memory import Watch, watch
+from measured_memory import Watch, functions_of, watch
 from relax_programs import SIZES, SYMBOLIC, inputs_of, relax_sources, symbolic_sources
 from relax_replay import Replay
 from relax_runs import (
@@ -45,8 +45,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 def is_right(mod: tvm.IRModule, sizes: dict[str, int]) -> bool:
     """Whether no path of a planned module loses bytes or uses a storage that is not there."""
-    names = [str(v.name_hint) for v, f in mod.functions.items() if isinstance(f, relax.Function)]
-    return all(is_right_on_all_paths(mod, name, sizes) for name in names)
+    return all(is_right_on_all_paths(mod, name, sizes) for name in functions_of(mod))
 
 
 def is_right_on_all_paths(mod: tvm.IRModule, name: str, sizes: dict[str, int]) -> bool:
