@@ -14,100 +14,43 @@ from random import Random
 from typing import Any
 
 import tvm
+from network_builder import Network, double_conv, module_of, tensor
 from tvm import relax
 from tvm.relax import op
 from tvm.relax.op import nn
 
 
-class Network:
-    """A function of one image that is written operator by operator."""
+def _of_image(body: Callable[[Network, Any], Any], size: int) -> tvm.IRModule:
+    return module_of(body, {"x": tensor(1, 3, size, size)})
 
-    def __init__(self, channels: int, size: int) -> None:
-        self.builder = relax.BlockBuilder()
-        self.image = relax.Var("x", relax.TensorType((1, channels, size, size), "float32"))
-        self._weights: list[Any] = []
 
-    def weight(self, *shape: int) -> Any:
-        """Return a new parameter."""
-        name = f"w{len(self._weights)}"
-        self._weights.append(relax.Var(name, relax.TensorType(shape, "float32")))
-        return self._weights[-1]
+def relu_conv(net: Network, x: Any, channels: int, kernel: int = 1, stride: int = 1) -> Any:
+    """Convolve what is cut off."""
+    return net.conv_norm(net.relu(x), channels, kernel, stride)
 
-    def emit(self, value: Any) -> Any:
-        """Bind a value to a variable."""
-        return self.builder.emit(value)
 
-    def module(self, body: Callable[[], Any]) -> tvm.IRModule:
-        """Return the module of what a function writes and returns."""
-        weights = self._weights
-        with self.builder.function("main", attrs={"num_input": 1}):
-            with self.builder.dataflow():
-                result = self.builder.emit_output(body())
-            self.builder.emit_func_output(result, params=[self.image, *weights])
-        return self.builder.get()
+def separable(
+    net: Network, x: Any, kernel: int, stride: int, dilation: int = 1, times: int = 2
+) -> Any:
+    """Convolve by channel and then by pixel, twice as a rule."""
+    channels = int(x.ty.shape[1])
+    for step in range(times):
+        x = net.conv(net.relu(x), channels, kernel, 1 if step else stride, channels, dilation)
+        x = net.conv_norm(x, channels, 1)
+    return x
 
-    # Operators
 
-    def conv(
-        self,
-        x: Any,
-        channels: int,
-        kernel: int,
-        stride: int = 1,
-        groups: int = 1,
-        dilation: int = 1,
-    ) -> Any:
-        """Convolve an image, which keeps its size at a stride of 1."""
-        inputs = int(x.ty.shape[1])
-        weight = self.weight(channels, inputs // groups, kernel, kernel)
-        pad = dilation * (kernel // 2)
-        return self.emit(nn.conv2d(x, weight, stride, pad, dilation=dilation, groups=groups))
+def halved(net: Network, x: Any, channels: int) -> Any:
+    """Return an image of half the size, as DARTS' factorized reduction: two strided halves."""
+    x = net.relu(x)
+    parts = [net.conv(x, channels - channels // 2, 1, 2), net.conv(x, channels // 2, 1, 2)]
+    return net.normalized(net.concat(parts))
 
-    def normalized(self, x: Any) -> Any:
-        """Scale and shift each channel."""
-        channels = int(x.ty.shape[1])
-        scaled = self.emit(op.multiply(x, self.weight(1, channels, 1, 1)))
-        return self.emit(op.add(scaled, self.weight(1, channels, 1, 1)))
 
-    def relu(self, x: Any) -> Any:
-        """Cut off what is negative."""
-        return self.emit(nn.relu(x))
-
-    def add(self, x: Any, y: Any) -> Any:
-        """Add two tensors."""
-        return self.emit(op.add(x, y))
-
-    def concat(self, parts: list[Any]) -> Any:
-        """Join channels."""
-        return self.emit(op.concat(parts, 1))
-
-    def relu_conv(self, x: Any, channels: int, kernel: int = 1, stride: int = 1) -> Any:
-        """Convolve what is cut off."""
-        return self.normalized(self.conv(self.relu(x), channels, kernel, stride))
-
-    def separable(self, x: Any, kernel: int, stride: int, dilation: int = 1, times: int = 2) -> Any:
-        """Convolve by channel and then by pixel, twice as a rule."""
-        channels = int(x.ty.shape[1])
-        for step in range(times):
-            x = self.conv(self.relu(x), channels, kernel, 1 if step else stride, channels, dilation)
-            x = self.normalized(self.conv(x, channels, 1))
-        return x
-
-    def pool(self, x: Any, kind: str, stride: int) -> Any:
-        """Take the largest or the mean of each 3x3."""
-        pool = nn.max_pool2d if kind == "max" else nn.avg_pool2d
-        return self.emit(pool(x, (3, 3), stride, 1))
-
-    def halved(self, x: Any, channels: int) -> Any:
-        """Return an image of half the size, as DARTS' factorized reduction: two strided halves."""
-        x = self.relu(x)
-        parts = [self.conv(x, channels - channels // 2, 1, 2), self.conv(x, channels // 2, 1, 2)]
-        return self.normalized(self.concat(parts))
-
-    def classified(self, x: Any, classes: int = 10) -> Any:
-        """Return the logits of an image."""
-        x = self.emit(op.mean(x, [2, 3]))
-        return self.emit(op.matmul(x, self.weight(int(x.ty.shape[1]), classes)))
+def classified(net: Network, x: Any, classes: int = 10) -> Any:
+    """Return the logits of an image."""
+    x = net.mean(x, 2, 3)
+    return net.emit(op.matmul(x, net.weight(int(x.ty.shape[1]), classes)))
 
 
 # ------------------------------------------------------------------------------- networks of cells
@@ -151,9 +94,10 @@ DARTS = Cells(
 def _edge(net: Network, kind: str, x: Any, stride: int) -> Any:
     channels = int(x.ty.shape[1])
     if kind == "skip":
-        return x if stride == 1 else net.halved(x, channels)
+        return x if stride == 1 else halved(net, x, channels)
     if kind in ("max", "avg"):
-        return net.pool(x, kind, stride)
+        pool = nn.max_pool2d if kind == "max" else nn.avg_pool2d
+        return net.emit(pool(x, (3, 3), stride, 1))
     if kind == "rows7":
         x = net.relu(x)
         for shape in ((1, 7), (7, 1)):
@@ -162,8 +106,8 @@ def _edge(net: Network, kind: str, x: Any, stride: int) -> Any:
             x = net.emit(nn.conv2d(x, weight, strides, (shape[0] // 2, shape[1] // 2)))
         return net.normalized(x)
     if kind == "dil3":
-        return net.separable(x, 3, stride, dilation=2, times=1)
-    return net.separable(x, int(kind[-1]), stride)
+        return separable(net, x, 3, stride, dilation=2, times=1)
+    return separable(net, x, int(kind[-1]), stride)
 
 
 def cell(
@@ -172,8 +116,8 @@ def cell(
     """Write one cell of two inputs."""
     smaller = int(first.ty.shape[2]) != int(second.ty.shape[2])
     states = [
-        net.halved(first, channels) if smaller else net.relu_conv(first, channels),
-        net.relu_conv(second, channels),
+        halved(net, first, channels) if smaller else relu_conv(net, first, channels),
+        relu_conv(net, second, channels),
     ]
     steps = cells.reduction if reduction else cells.normal
     for one, other in zip(steps[::2], steps[1::2], strict=True):
@@ -188,26 +132,24 @@ def cell(
 
 def cells_at_32(cells: Cells, channels: int, repeats: int = 6) -> tvm.IRModule:
     """Return three stacks of cells for an image of 32x32."""
-    net = Network(3, 32)
 
-    def body() -> Any:
-        stem = net.normalized(net.conv(net.image, 3 * channels, 3))
+    def body(net: Network, image: Any) -> Any:
+        stem = net.conv_norm(image, 3 * channels, 3)
         return _stacks(net, cells, (stem, stem), channels, repeats)
 
-    return net.module(body)
+    return _of_image(body, 32)
 
 
 def cells_at_224(cells: Cells, channels: int, repeats: int = 4) -> tvm.IRModule:
     """Return the same for an image of 224x224, behind a convolution and two reductions."""
-    net = Network(3, 224)
 
-    def body() -> Any:
-        stem = net.normalized(net.conv(net.image, channels // 4, 3, 2))
+    def body(net: Network, image: Any) -> Any:
+        stem = net.conv_norm(image, channels // 4, 3, 2)
         one = cell(net, cells, stem, stem, channels // 4, True)
         two = cell(net, cells, stem, one, channels // 2, True)
         return _stacks(net, cells, (one, two), channels, repeats)
 
-    return net.module(body)
+    return _of_image(body, 224)
 
 
 def _stacks(
@@ -219,7 +161,7 @@ def _stacks(
             states = states[1], cell(net, cells, *states, channels, True)
         for _ in range(repeats):
             states = states[1], cell(net, cells, *states, channels, False)
-    return net.classified(net.relu(states[1]))
+    return classified(net, net.relu(states[1]))
 
 
 # ---------------------------------------------------------------------------------- other networks
@@ -227,9 +169,9 @@ def _stacks(
 
 def randwire(seed: int, nodes: int = 32, degree: int = 4, rewired: float = 0.75) -> tvm.IRModule:
     """Return RandWire: three stages, each a small-world graph of Watts and Strogatz."""
-    random, net = Random(seed), Network(3, 224)
+    random = Random(seed)
 
-    def stage(x: Any, channels: int) -> Any:
+    def stage(net: Network, x: Any, channels: int) -> Any:
         edges = set()
         for node in range(nodes):
             for step in range(1, degree // 2 + 1):
@@ -252,91 +194,80 @@ def randwire(seed: int, nodes: int = 32, degree: int = 4, rewired: float = 0.75)
             total = net.relu(total)
             wide = int(total.ty.shape[1])
             depthwise = net.conv(total, wide, 3, stride, wide)
-            made.append(net.normalized(net.conv(depthwise, channels, 1)))
+            made.append(net.conv_norm(depthwise, channels, 1))
         ends = [made[node] for node in range(nodes) if all(a != node for a, _ in edges)]
         total = ends[0]
         for one in ends[1:]:
             total = net.add(total, one)
         return total
 
-    def body() -> Any:
-        x = net.normalized(net.conv(net.image, 39, 3, 2))
-        x = net.relu_conv(x, 78, 3, 2)
+    def body(net: Network, image: Any) -> Any:
+        x = net.conv_norm(image, 39, 3, 2)
+        x = relu_conv(net, x, 78, 3, 2)
         for channels in (78, 156, 312):
-            x = stage(x, channels)
-        return net.classified(net.relu(x))
+            x = stage(net, x, channels)
+        return classified(net, net.relu(x))
 
-    return net.module(body)
+    return _of_image(body, 224)
 
 
 def unet_plus_plus(depth: int = 5, channels: int = 16, size: int = 256) -> tvm.IRModule:
     """Return UNet++: a decoder reads all that stand before it on its level, and the one below."""
-    net = Network(3, size)
 
-    def block(x: Any, level: int) -> Any:
-        for _ in range(2):
-            x = net.relu(net.normalized(net.conv(x, channels << level, 3)))
-        return x
-
-    def body() -> Any:
+    def body(net: Network, x: Any) -> Any:
         rows: list[list[Any]] = []
-        x = net.image
         for level in range(depth):
             if level:
-                x = net.emit(nn.max_pool2d(rows[-1][0], (2, 2), 2))
-            rows.append([block(x, level)])
+                x = net.max_pool(rows[-1][0])
+            rows.append([double_conv(net, x, channels << level)])
             for at in range(level - 1, -1, -1):
                 below = rows[at + 1][-1]
                 extent = int(below.ty.shape[2]) * 2
                 up = net.emit(op.image.resize2d(below, (extent, extent), method="nearest_neighbor"))
-                rows[at].append(block(net.concat([*rows[at], up]), at))
+                rows[at].append(double_conv(net, net.concat([*rows[at], up]), channels << at))
         return net.conv(rows[0][-1], 1, 1)
 
-    return net.module(body)
+    return _of_image(body, size)
 
 
 def training_step(kind: str) -> tvm.IRModule:
     """Return one step's loss and gradients of an MLP, a small ResNet or a transformer's layer."""
-    builder = relax.BlockBuilder()
-    params: list[Any] = []
 
-    def param(*shape: int) -> Any:
-        params.append(relax.Var(f"p{len(params)}", relax.TensorType(shape, "float32")))
-        return params[-1]
+    def body(net: Network) -> Any:
+        x = _FORWARD[kind](net)
+        return op.sum(net.emit(op.multiply(x, x)))
 
-    emit = builder.emit
-    with builder.function("main"):
-        with builder.dataflow():
-            x = _FORWARD[kind](emit, param)
-            loss = builder.emit_output(op.sum(emit(op.multiply(x, x))))
-        builder.emit_func_output(loss, params=params)
-    mod = builder.get()
+    mod = module_of(body, {})
     return relax.transform.Gradient("main", require_grads=list(mod["main"].params)[1:])(mod)
 
 
-def _mlp(emit: Any, param: Any) -> Any:
-    x = param(128, 784)
+def _mlp(net: Network) -> Any:
+    x = net.weight(128, 784)
     for inputs, outputs in ((784, 512), (512, 512), (512, 256), (256, 10)):
-        x = emit(nn.relu(emit(op.add(emit(op.matmul(x, param(inputs, outputs))), param(outputs)))))
+        x = net.emit(op.matmul(x, net.weight(inputs, outputs)))
+        x = net.relu(net.add(x, net.weight(outputs)))
     return x
 
 
-def _resnet(emit: Any, param: Any) -> Any:
-    x = emit(nn.conv2d(param(4, 3, 32, 32), param(16, 3, 3, 3), padding=1))
+def _resnet(net: Network) -> Any:
+    x = net.conv(net.weight(4, 3, 32, 32), 16, 3)
     for _ in range(4):
-        inner = emit(nn.relu(emit(nn.conv2d(x, param(16, 16, 3, 3), padding=1))))
-        x = emit(nn.relu(emit(op.add(x, emit(nn.conv2d(inner, param(16, 16, 3, 3), padding=1))))))
-    return emit(op.mean(x, [2, 3]))
+        inner = net.relu(net.conv(x, 16, 3))
+        x = net.relu(net.add(x, net.conv(inner, 16, 3)))
+    return net.mean(x, 2, 3)
 
 
-def _transformer(emit: Any, param: Any, width: int = 128, rows: int = 64) -> Any:
-    x = param(rows, width)
+def _transformer(net: Network, width: int = 128, rows: int = 64) -> Any:
+    def times(x: Any, y: Any) -> Any:
+        return net.emit(op.matmul(x, y))
+
+    x = net.weight(rows, width)
     for _ in range(2):
-        q, k, v = (emit(op.matmul(x, param(width, width))) for _ in range(3))
-        scores = emit(nn.softmax(emit(op.matmul(q, emit(op.permute_dims(k))))))
-        x = emit(op.add(x, emit(op.matmul(emit(op.matmul(scores, v)), param(width, width)))))
-        inner = emit(nn.relu(emit(op.matmul(x, param(width, 4 * width)))))
-        x = emit(op.add(x, emit(op.matmul(inner, param(4 * width, width)))))
+        q, k, v = (times(x, net.weight(width, width)) for _ in range(3))
+        scores = net.emit(nn.softmax(times(q, net.emit(op.permute_dims(k)))))
+        x = net.add(x, times(times(scores, v), net.weight(width, width)))
+        inner = net.relu(times(x, net.weight(width, 4 * width)))
+        x = net.add(x, times(inner, net.weight(4 * width, width)))
     return x
 
 

@@ -1,173 +1,151 @@
 # SPDX-License-Identifier: Apache-2.0
-# mypy: allow-subclassing-any
-"""Networks of layers written here, of any width and depth: what an export fixes can be chosen.
+"""Networks written here, of any width and depth: what an export fixes can be chosen.
 
 Benchmarks and tests that need a narrow network, or a symbolic length, build it from these; what
-others defined is in `tvm_ext.workloads`. The networks follow their papers: BERT-base
-(Devlin et al., 2019), a decoder of the width of TinyLlama (Zhang et al., 2024) with eight of its
-layers, and U-Net (Ronneberger et al., 2015) with padded convolutions, as most use it.
+others defined is in `tvm_ext.workloads`. They follow their papers: ResNet (He et al., 2016),
+MobileNetV2 (Sandler et al., 2018), BERT-base (Devlin et al., 2019).
 """
 
 from __future__ import annotations
 
-from tvm import relax
-from tvm.relax.frontend import nn
-from tvm.relax.frontend.nn import op
-from tvm.relax.frontend.nn.core import wrap_nested
-from written_layers import (
-    LAYERS,
-    BertLayer,
-    ConvNorm,
-    LlamaLayer,
-    MobileNetV2,
-    Model,
-    ResNet18,
-    max_pool,
-)
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-# -------------------------------------------------------------------------------- transformers
+import tvm
+from network_builder import Network, convolved, module_of, tensor, unet
+from tvm import tirx
+from tvm.relax import op
+from tvm.relax.op import nn
 
 
-class Embedding(nn.Module):
-    """A table with a row for each token number; one beyond its end reads the last row."""
+def resnet(net: Network, image: Any, bottleneck: bool, counts: tuple[int, ...]) -> Any:
+    """ResNet of basic blocks, or of bottlenecks and without its pooling and classifier."""
+    x = net.relu(net.conv_norm(image, 64, 7, 2))
+    x = x if bottleneck else net.max_pool(x, 3, 1)
+    for stage, count in enumerate(counts):
+        channels = 64 << stage
+        for number in range(count):
+            stride = 1 if number or not (stage or bottleneck) else 2
+            if bottleneck:
+                out = net.relu(net.conv_norm(x, channels, 1))
+                out = net.relu(net.conv_norm(out, channels, 3, stride))
+                out = net.conv_norm(out, 4 * channels, 1)
+            else:
+                out = net.relu(net.conv_norm(x, channels, 3, stride))
+                out = net.conv_norm(out, channels, 3)
+            if x.ty.shape[1] != out.ty.shape[1] or stride > 1:
+                x = net.conv_norm(x, int(out.ty.shape[1]), 1, stride)
+            x = net.relu(net.add(out, x))
+    return x if bottleneck else net.linear(net.mean(x, 2, 3), 1000)
 
-    def __init__(self, rows: int, hidden: int) -> None:
-        self.weight = nn.Parameter((rows, hidden))
 
-    def forward(self, tokens: nn.Tensor) -> nn.Tensor:
-        """Map token numbers of shape ``(1, sequence)`` to ``(1, sequence, hidden)``."""
-        rows = relax.op.take(self.weight._expr, tokens._expr, axis=0, mode="clip")
-        return wrap_nested(rows, "embedding")
+def inverted_residual(net: Network, x: Any, channels: int, stride: int, expansion: int) -> Any:
+    """The block of MobileNetV2: expand, filter each channel, project; a shortcut if it fits."""
+    inputs = int(x.ty.shape[1])
+    hidden = inputs * expansion
+    out = x if expansion == 1 else net.emit(nn.relu6(net.conv_norm(x, hidden, 1)))
+    out = net.emit(nn.relu6(net.conv_norm(out, hidden, 3, stride, hidden)))
+    out = net.conv_norm(out, channels, 1)
+    return net.add(x, out) if stride == 1 and inputs == channels else out
 
 
-class Bert(nn.Module):
+def mobilenet(net: Network, image: Any) -> Any:
+    """MobileNetV2 of width 1."""
+    x = net.emit(nn.relu6(net.conv_norm(image, 32, 3, 2)))
+    # Table 2 of the paper: expansion, channels, repeats, stride of the first.
+    for expansion, channels, repeats, stride in (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    ):
+        for step in (stride, *(1,) * (repeats - 1)):
+            x = inverted_residual(net, x, channels, step, expansion)
+    x = net.emit(nn.relu6(net.conv_norm(x, 1280, 1)))
+    return net.linear(net.mean(x, 2, 3), 1000)
+
+
+def bert(
+    net: Network, tokens: Any, layers: int, hidden: int, heads: int, inner: int, words: int
+) -> Any:
     """BERT: embeddings, encoder layers, and the pooler on the first token."""
-
-    def __init__(
-        self, layers: int, hidden: int, heads: int, intermediate: int, vocabulary: int
-    ) -> None:
-        self.words = Embedding(vocabulary, hidden)
-        self.positions = nn.Parameter((512, hidden))
-        self.segments = nn.Parameter((2, hidden))
-        self.norm = nn.LayerNorm(hidden, eps=1e-12)
-        self.layers = nn.ModuleList([BertLayer(hidden, heads, intermediate) for _ in range(layers)])
-        self.pooler = nn.Linear(hidden, hidden)
-
-    def forward(self, tokens: nn.Tensor) -> nn.Tensor:
-        """Map token numbers of shape ``(1, sequence)``, one segment, to ``(1, 1, hidden)``."""
-        _, length = tokens.shape
-        places = _slice(self.positions, axis=0, begin=0, end=length)
-        segment = _slice(self.segments, axis=0, begin=0, end=1)
-        x = self.norm(self.words(tokens) + (places + segment))
-        for layer in self.layers:
-            x = layer(x)
-        return op.tanh(self.pooler(_slice(x, axis=1, begin=0, end=1)))
+    places = net.cut(net.weight(512, hidden), 0, 0, tokens.ty.shape[1])
+    segment = net.cut(net.weight(2, hidden), 0, 0, 1)
+    x = net.embedding(tokens, words, hidden)
+    x = net.layer_norm(net.add(x, net.add(places, segment)), 1e-12)
+    for _ in range(layers):
+        x = net.bert_layer(x, heads, inner)
+    return net.emit(op.tanh(net.linear(net.cut(x, 1, 0, 1), hidden)))
 
 
-class Llama(nn.Module):
-    """A Llama decoder: an embedding, decoder layers, and the scores of the next token."""
-
-    def __init__(
-        self,
-        layers: int,
-        hidden: int,
-        heads: int,
-        kv_heads: int,
-        intermediate: int,
-        vocabulary: int,
-    ) -> None:
-        self.words = Embedding(vocabulary, hidden)
-        self.layers = nn.ModuleList(
-            [LlamaLayer(hidden, heads, kv_heads, intermediate) for _ in range(layers)]
-        )
-        self.norm = nn.RMSNorm(hidden, -1, bias=False)
-        self.head = nn.Linear(hidden, vocabulary, bias=False)
-
-    def forward(self, tokens: nn.Tensor) -> nn.Tensor:
-        """Map token numbers of shape ``(1, sequence)`` to scores of ``(1, 1, vocabulary)``."""
-        _, length = tokens.shape
-        x = self.words(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(self.norm(_slice(x, axis=1, begin=length - 1, end=length)))
+def neck(net: Network, x: Any, channels: int) -> Any:
+    """The neck and the heads of a detector: three scales, each read by its neighbour and a head."""
+    scales = []
+    for _ in range(5):
+        x = net.relu(net.conv_norm(x, channels, 3, 2))
+        scales.append(x)
+    scales = [net.relu(net.conv_norm(x, channels, 1)) for x in scales[2:]]
+    for at in (0, 1):
+        smaller = net.relu(net.conv_norm(scales[at], channels, 3, 2))
+        scales[at + 1] = net.add(scales[at + 1], smaller)
+    found = [net.conv_norm(x, 84, 1) for x in scales]
+    flat = [net.emit(op.reshape(x, (1, 84, x.ty.shape[2] * x.ty.shape[3]))) for x in found]
+    return net.concat(flat, 2)
 
 
-def _slice(x: nn.Tensor, *, axis: int, begin: int, end: int) -> nn.Tensor:
-    return wrap_nested(relax.op.strided_slice(x._expr, [axis], [begin], [end]), "slice")
+def interleaved(net: Network, image: Any, layers: int) -> Any:
+    """Two branches whose layers take turns, and read what the other one has made now and then."""
+    left = right = image
+    channels = int(image.ty.shape[1])
+    for number in range(layers):
+        left = net.relu(net.conv_norm(left, channels, 3))
+        right = net.relu(net.conv_norm(right, channels, 1))
+        if number % 3 == 2:
+            left = net.add(left, right)
+    return net.add(left, right)
 
 
-# ------------------------------------------------------------------------------------- vision
+@dataclass(frozen=True)
+class Model:
+    """A network and the input that it is built for."""
+
+    network: Callable[..., Any]  # Writes it of a `Network`, its input, and the arguments
+    arguments: tuple[Any, ...]
+    shape: tuple[int | str, ...]  # Shape of the one input; a string is a symbolic dimension
+
+    def build(self) -> tvm.IRModule:
+        """Return a Relax module with one function, ``forward``.
+
+        Its input is an image, numbers (``float32``), or token numbers (``int32``), by its rank.
+        """
+        name, dtype = _INPUTS[len(self.shape)]
+        shape = [tirx.Var(n, "int64") if isinstance(n, str) else n for n in self.shape]
+        body = lambda net, x: self.network(net, x, *self.arguments)  # noqa: E731
+        return module_of(body, {name: tensor(*shape, dtype=dtype)}, "forward")
 
 
-class DoubleConv(nn.Module):
-    """Two 3x3 convolutions, each with a normalization and ReLU."""
-
-    def __init__(self, channels_in: int, channels: int) -> None:
-        self.conv1 = ConvNorm(channels_in, channels, 3)
-        self.conv2 = ConvNorm(channels, channels, 3)
-
-    def forward(self, x: nn.Tensor) -> nn.Tensor:
-        """Convolve a tensor of shape ``(1, channels_in, h, w)`` twice."""
-        return op.relu(self.conv2(op.relu(self.conv1(x))))
-
-
-class UpConv(nn.Module):
-    """A transposed 2x2 convolution that doubles the image and halves the channels."""
-
-    def __init__(self, channels: int) -> None:
-        self.weight = nn.Parameter((channels, channels // 2, 2, 2))
-
-    def forward(self, x: nn.Tensor) -> nn.Tensor:
-        """Map ``(1, channels, h, w)`` to ``(1, channels // 2, 2 * h, 2 * w)``."""
-        larger = relax.op.nn.conv2d_transpose(x._expr, self.weight._expr, strides=(2, 2))
-        return wrap_nested(larger, "up")
-
-
-class UNet(nn.Module):
-    """U-Net: each level of the way down is kept until its counterpart on the way up reads it."""
-
-    def __init__(self, channels: int, levels: int, classes: int) -> None:
-        widths = [channels << level for level in range(levels + 1)]
-        self.down = nn.ModuleList(
-            [DoubleConv(a, b) for a, b in zip([3, *widths[:-2]], widths[:-1], strict=True)]
-        )
-        self.bottom = DoubleConv(widths[-2], widths[-1])
-        self.up = nn.ModuleList([UpConv(width) for width in widths[:0:-1]])
-        self.merge = nn.ModuleList([DoubleConv(width, width // 2) for width in widths[:0:-1]])
-        self.head = nn.Conv2D(channels, classes, 1)
-
-    def forward(self, image: nn.Tensor) -> nn.Tensor:
-        """Map an image of shape ``(1, 3, h, w)`` to scores of ``(1, classes, h, w)``."""
-        x, kept = image, []
-        for block in self.down:
-            kept.append(block(x))
-            x = max_pool(kept[-1], 2, padding=0)
-        x = self.bottom(x)
-        for up, merge, skip in zip(self.up, self.merge, reversed(kept), strict=True):
-            x = merge(op.concat([skip, up(x)], dim=1, name="skip"))
-        return self.head(x)
-
-
-# ------------------------------------------------------------------------------------- export
-
+_INPUTS = {4: ("image", "float32"), 3: ("x", "float32"), 2: ("tokens", "int32")}
 _IMAGE = (1, 3, 224, 224)
+_LLAMA = (16, 8, 2816)
+_BERT = (768, 12, 3072, 30522)
 
 WRITTEN = {
-    **LAYERS,
-    "resnet18": Model("ResNet-18 at 224x224", ResNet18, (), _IMAGE),
-    "mobilenet_v2": Model("MobileNetV2 at 224x224", MobileNetV2, (), _IMAGE),
-    "bert_base": Model(
-        "BERT-base, 12 layers, sequence 128, hidden 768",
-        Bert,
-        (12, 768, 12, 3072, 30522),
-        (1, 128),
-    ),
-    "llama_8_layers": Model(
-        "a Llama decoder, 8 layers, sequence 128, hidden 2048",
-        Llama,
-        (8, 2048, 32, 4, 5632, 32000),
-        (1, 128),
-    ),
-    "unet": Model("U-Net with four long skips, at 256x256", UNet, (64, 4, 2), (1, 3, 256, 256)),
+    "bert_layer": Model(Network.bert_layer, (12, 3072), (1, 128, 768)),
+    "llama_layer": Model(Network.llama_layer, _LLAMA, (1, 64, 1024)),
+    "llama_layer_dynamic": Model(Network.llama_layer, _LLAMA, (1, "sequence", 1024)),
+    "LLaMA of 512": Model(Network.llama_layer, _LLAMA, (1, 512, 1024)),
+    "resnet18": Model(resnet, (False, (2, 2, 2, 2)), _IMAGE),
+    "resnet50": Model(resnet, (True, (3, 4, 6, 3)), _IMAGE),
+    "mobilenet_v2": Model(mobilenet, (), _IMAGE),
+    "bert_base": Model(bert, (12, *_BERT), (1, 128)),
+    "2 BERT layers": Model(bert, (2, *_BERT), (1, 128)),
+    "unet": Model(unet, (64, 4, 2), (1, 3, 256, 256)),
+    "neck": Model(neck, (96,), (1, 3, 640, 640)),
+    "1080p": Model(convolved, ((32,) * 7 + (12,),), (1, 3, 1080, 1920)),
+    "interleaved": Model(interleaved, (9,), (1, 48, 56, 56)),
 }
 """Networks and layers by name."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
 
 import pytest
 import tvm
+from network_builder import Network, module_of, tensor
 from saved_json import saved_json
 from tvm import relax
-from tvm.relax.frontend import nn
-from written_layers import ConvNorm, InvertedResidual
+from written_networks import Model, inverted_residual
 
 import tvm_ext
 from tvm_ext.report.readers.groups import layer_groups
@@ -20,33 +19,19 @@ from tvm_ext.report.readers.groups import layer_groups
 CHIP = "sophgo/bm1684x-llvm"
 
 
-class Blocks(nn.Module):
+def blocks(net: Network, image):
     """A few blocks of MobileNetV2, more convolutions, and at the end what no group takes."""
-
-    def __init__(self) -> None:
-        self.stem = ConvNorm(3, 16, 3, stride=2)
-        self.blocks = nn.ModuleList(
-            [InvertedResidual(16, 24, 2, 6), InvertedResidual(24, 24, 1, 6)]
-        )
-        channels = (512, 512, 512, 16)
-        self.last = nn.ModuleList(
-            [ConvNorm(24, 512, 3, 4), *(ConvNorm(a, b, 3) for a, b in pairwise(channels))]
-        )
-
-    def forward(self, image):
-        x = nn.op.relu6(self.stem(image))
-        for block in self.blocks:
-            x = block(x)
-        for layer in self.last:
-            x = nn.op.relu(layer(x))
-        return nn.op.sort(x)
+    x = net.emit(relax.op.nn.relu6(net.conv_norm(image, 16, 3, 2)))
+    for stride in (2, 1):
+        x = inverted_residual(net, x, 24, stride, 6)
+    for channels, stride in ((512, 4), (512, 1), (512, 1), (16, 1)):
+        x = net.relu(net.conv_norm(x, channels, 3, stride))
+    return net.emit(relax.op.sort(x))
 
 
 @pytest.fixture(scope="module")
 def network() -> tvm.IRModule:
-    spec = {"forward": {"image": nn.spec.Tensor((1, 3, 112, 112), "float32")}}
-    mod, _ = Blocks().export_tvm(spec)
-    return mod
+    return Model(blocks, (), (1, 3, 112, 112)).build()
 
 
 @pytest.fixture(scope="module")
@@ -182,14 +167,8 @@ def test_only_networks_have_groups():
 def test_a_chip_shows_the_groups_of_its_twin():
     """Groups stand before what TVM cannot lower for a chip."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
-
-        def forward(self, x):
-            return self.down(nn.op.gelu(self.up(x)))
-
-    mod, _ = Net().export_tvm({"forward": {"x": nn.spec.Tensor((4, 8), "float32")}})
+    body = lambda net, x: net.feed_forward(x, 16)  # noqa: E731
+    mod = module_of(body, {"x": tensor(4, 8)}, "forward")
     chip, twin = (
         tvm_ext.memory_map(mod, view="groups", target=target)
         for target in (CHIP.removesuffix("-llvm"), CHIP)

@@ -16,15 +16,14 @@ from llvm_level import at_level
 from network_inputs import entry_of, inputs_of
 from program_text import program
 from tvm import relax, tirx
-from written_layers import Model
-from written_networks import WRITTEN
+from written_networks import WRITTEN, Model
 
 import tvm_ext
 from tvm_ext import lowering, workloads
 from tvm_ext.pipeline import address_pipeline, ascend_pipeline
 from tvm_ext.report.readers.rewrites import allocations
 
-NARROW = replace(WRITTEN["llama_layer"], arguments=(64, 4, 2, 96), shape=(1, 16, 64))
+NARROW = replace(WRITTEN["llama_layer"], arguments=(4, 2, 96), shape=(1, 16, 64))
 """A Llama layer with little to compute."""
 
 
