@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 SAMPLE = (
     "aliases",
-    "attention",
     "branches",
     "butterfly",
     "chain_cached",
@@ -20,7 +19,6 @@ SAMPLE = (
     "chain_vectorized",
     "densely_connected",
     "loops",
-    "matmul_cached",
     "opaque_calls",
     "pool_gradient",
     "separable",

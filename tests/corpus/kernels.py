@@ -56,33 +56,6 @@ def matmul_tiled() -> Iterator[Case]:
 
 
 @kernel(CPU)
-def matmul_cached() -> Iterator[Case]:
-    """Matrix products that copy their tiles to memories near the core, and the result back."""
-    for near, nearer, out in (
-        ("local.L1", "local.L0A", "local.L0C"),
-        ("local.UB", "local.UB", "local.UB"),
-        ("shared.L1", "local.L0B", "local.L0C"),
-        ("local.LMEM", "local.LMEM", "local"),
-        ("global", "global", "global"),
-    ):
-        for tile in (16, 32):
-            for dtype in ("float32", "float16"):
-                sch = _matmul(64, 64, 64, dtype)
-                block = sch.get_sblock("product")
-                i, j, k = sch.get_loops(block)
-                (i0, i1), (j0, j1), (k0, k1) = (sch.split(v, [None, tile]) for v in (i, j, k))
-                sch.reorder(i0, j0, k0, i1, j1, k1)
-                for index in range(2):
-                    inner = sch.cache_read(block, index, nearer)
-                    outer = sch.cache_read(inner, 0, near)
-                    sch.compute_at(inner, k0)
-                    sch.compute_at(outer, k0 if index else j0)
-                sch.reverse_compute_at(sch.cache_write(block, 0, out), j0)
-                sch.decompose_reduction(block, k0)
-                yield label(near, nearer, out, tile, dtype), sch.mod["main"]
-
-
-@kernel(CPU)
 def chain_cached() -> Iterator[Case]:
     """Elementwise chains a tile at a time, each intermediate in a special memory."""
     for scope in ("local.UB", "local.LMEM", "local", "global"):

@@ -183,29 +183,6 @@ def separable() -> Iterator[Case]:
 
 
 @operator(CPU)
-def attention() -> Iterator[Case]:
-    """Self-attention in one function, masked or not."""
-    for length, size, dtype in ((32, 32, "float32"), (64, 32, "float32"), (32, 64, "float16")):
-        for causal in (False, True):
-            q, k, v = (tensor((4, length, size), dtype, name) for name in "qkv")
-            scores = topi.divide(nn.batch_matmul(q, k, None, dtype), tirx.const(6, dtype))
-            scores = _hide_future(scores) if causal else scores
-            weights = nn.softmax(scores)
-            out = nn.batch_matmul(weights, v, None, dtype, False, False)
-            kind = "causal" if causal else "full"
-            yield label(kind, length, size, dtype), prim([q, k, v], topi.transpose(out, (1, 0, 2)))
-
-
-def _hide_future(scores: te.Tensor) -> te.Tensor:
-    lowest = tirx.min_value(scores.dtype)
-    return te.compute(
-        scores.shape,
-        lambda b, i, j: tirx.Select(j <= i, scores[b, i, j], lowest),
-        name="masked",
-    )
-
-
-@operator(CPU)
 def butterfly() -> Iterator[Case]:
     """Run the stages of a fast Walsh-Hadamard transform, each on the whole array."""
     for log_size in (4, 6, 8):

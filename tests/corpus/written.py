@@ -18,34 +18,6 @@ def _written(text: str) -> tuple[Case, ...]:
 
 
 _BRANCHES = """
-def one_branch(a: 64, b: 64, flag: T.int32):
-    x, y: global 64
-    x[i] = a[63 - i] for i in range(64)
-    if flag > 0:
-        y[i] = x[63 - i] * 2.0 for i in range(64)
-        b[i] = y[63 - i] for i in range(64)
-    else:
-        b[i] = x[i] for i in range(64)
-
-def both_branches(a: 64, b: 64, flag: T.int32):
-    if flag > 0:
-        x: global 64
-        x[i] = a[63 - i] for i in range(64)
-        b[i] = x[i] + x[63 - i] for i in range(64)
-    else:
-        y: global 64
-        y[i] = a[i] * a[63 - i] for i in range(64)
-        b[i] = y[i] - y[63 - i] for i in range(64)
-
-def written_in_one_branch(a: 64, b: 64, flag: T.int32):
-    x, y: global 64
-    for i in range(64):
-        x[i] = a[i]
-        y[i] = T.float32(0)
-    if flag > 0:
-        y[i] = x[63 - i] for i in range(64)
-    b[i] = y[63 - i] for i in range(64)
-
 def branch_in_loop(a: 16x32, b: 16x32):
     for i in range(16):
         x: global 32
@@ -88,17 +60,6 @@ def while_(a: 128, b: 128):
     z[i] = y[127 - i] for i in range(128)
     b[i] = z[i] + 1.0 for i in range(128)
 
-def while_carried(a: 32, b: 32):
-    count: local 1 int32
-    x, y: global 32
-    x[i] = a[i] for i in range(32)
-    count[0] = 0
-    while count[0] < 10:
-        y[i] = x[31 - i] * 0.5 for i in range(32)
-        x[i] = y[i] + 1.0 for i in range(32)
-        count[0] = count[0] + 1
-    b[i] = x[i] for i in range(32)
-
 def loop_carried(a: 8x32, b: 32):
     state: global 32
     state[i] = T.float32(0) for i in range(32)
@@ -109,24 +70,6 @@ def loop_carried(a: 8x32, b: 32):
         state[i] = y[31 - i] for i in range(32)
     b[i] = state[i] for i in range(32)
 
-def read_from_last_iteration(a: 8x32, b: 8x32):
-    last, x: global 32
-    last[i] = T.float32(0) for i in range(32)
-    for t in range(8):
-        x[i] = a[t, 31 - i] for i in range(32)
-        b[t, i] = x[i] - last[i] for i in range(32)
-        last[i] = x[31 - i] for i in range(32)
-
-def loops_in_sequence(a: 256, b: 256):
-    for i in range(16):
-        x: global 16
-        x[j] = a[i * 16 + 15 - j] for j in range(16)
-        b[i * 16 + j] = x[15 - j] for j in range(16)
-    for i in range(16):
-        y: global 16
-        y[j] = b[i * 16 + 15 - j] for j in range(16)
-        b[i * 16 + j] = y[j] * 2.0 for j in range(16)
-
 def parallel(a: 16x64, b: 16x64):
     for i in T.parallel(16):
         x, y, z: global 64
@@ -134,14 +77,6 @@ def parallel(a: 16x64, b: 16x64):
         y[j] = T.exp(x[63 - j]) for j in range(64)
         z[j] = y[63 - j] for j in range(64)
         b[i, j] = z[63 - j] for j in range(64)
-
-def outer_buffer_in_parallel(a: 16x64, b: 16x64):
-    table, other: global 64
-    table[j] = a[0, 63 - j] for j in range(64)
-    for i in T.parallel(16):
-        b[i, j] = a[i, j] + table[j] for j in range(64)
-    other[j] = b[3, 63 - j] for j in range(64)
-    b[0, j] = other[j] for j in range(64)
 """
 
 
@@ -152,30 +87,12 @@ def loops() -> Iterator[Case]:
 
 
 _ALIASES = """
-def same_bits(a: 64, b: 64):
-    x: global 64
-    bits = T.decl_buffer((64,), "int32", data=x.data)
-    y: global 64
-    x[i] = a[i] for i in range(64)
-    bits[i] = T.bitwise_and(bits[i], 0x7FFFFFFF) for i in range(64)
-    y[i] = x[63 - i] for i in range(64)
-    b[i] = y[63 - i] for i in range(64)
-
 def view(a: 64, b: 64):
     x, y: global 64
     x[i] = a[i] + 1.0 for i in range(64)
     grid = x.view(8, 8)
     y[i * 8 + j] = grid[j, i] for i, j in T.grid(8, 8)
     b[i] = y[63 - i] for i in range(64)
-
-def read_through_alias_late(a: 64, b: 64):
-    x: global 64
-    again = T.decl_buffer((64,), "float32", data=x.data)
-    y, z: global 64
-    x[i] = a[63 - i] for i in range(64)
-    y[i] = x[63 - i] for i in range(64)
-    z[i] = y[63 - i] for i in range(64)
-    b[i] = z[i] + again[i] for i in range(64)
 
 def arena(a: 64, b: 64):
     arena: global 512 uint8
@@ -201,37 +118,12 @@ def address_of(a: 64, b: 64):
     T.evaluate(T.call_extern("int32", "transform", T.address_of(y[0]), T.address_of(z[0]), 64))
     b[i] = z[i] for i in range(64)
 
-def address_in_loop(a: 8x64, b: 8x64):
-    x, y: global 8x64
-    x[i, j] = a[i, 63 - j] for i, j in T.grid(8, 64)
-    for i in range(8):
-        T.evaluate(
-            T.call_extern(
-                "int32", "transform", T.address_of(x[i, 0]), T.address_of(y[i, 0]), 64
-            )
-        )
-    b[i, j] = y[i, 63 - j] for i, j in T.grid(8, 64)
-
 def access_pointers(a: 64 float16, b: 64 float16):
     x, y, z: local.UB 64 float16
     T.evaluate(T.call_extern("int32", "copy_in", x.access_ptr("w"), a.access_ptr("r"), 64))
     T.evaluate(T.call_extern("int32", "vector_exp", y.access_ptr("w"), x.access_ptr("r"), 64))
     T.evaluate(T.call_extern("int32", "vector_abs", z.access_ptr("w"), y.access_ptr("r"), 64))
     T.evaluate(T.call_extern("int32", "copy_out", b.access_ptr("w"), z.access_ptr("r"), 64))
-
-def packed(a: 64, b: 64):
-    x, y: global 64
-    x[i] = a[63 - i] for i in range(64)
-    T.evaluate(
-        T.call_packed(
-            "library.transform",
-            T.tvm_stack_make_array(
-                x.data, T.tvm_stack_make_shape(64, dtype="handle"), 0, 1, 0.0, 0, dtype="handle"
-            ),
-        )
-    )
-    y[i] = x[63 - i] for i in range(64)
-    b[i] = y[63 - i] for i in range(64)
 """
 
 
@@ -242,19 +134,6 @@ def opaque_calls() -> Iterator[Case]:
 
 
 _ELEMENTS = """
-def scalars(a: 64, b: 3):
-    total, highest: global 1
-    lowest: local 1
-    total[0] = T.float32(0)
-    total[0] = total[0] + a[i] for i in range(64)
-    b[0] = total[0]
-    highest[0] = a[0]
-    highest[0] = T.max(highest[0], a[i]) for i in range(64)
-    b[1] = highest[0]
-    lowest[0] = a[0]
-    lowest[0] = T.min(lowest[0], a[i]) for i in range(64)
-    b[2] = lowest[0]
-
 def odd_sizes(a: 100, b: 100):
     w: global 100
     x: global 37
@@ -265,13 +144,6 @@ def odd_sizes(a: 100, b: 100):
     y[i] = x[i % 37] for i in range(91)
     z[i] = y[i * 7] for i in range(13)
     b[i] = z[i % 13] for i in range(100)
-
-def vector_elements(a: 16 float32x4, b: 16 float32x4):
-    x, y, z: global 16 float32x4
-    x[i] = a[15 - i] for i in range(16)
-    y[i] = x[15 - i] + x[i] for i in range(16)
-    z[i] = y[15 - i] for i in range(16)
-    b[i] = z[15 - i] for i in range(16)
 
 def vector_accesses(a: 64, b: 64):
     x, y: global 64
@@ -284,13 +156,6 @@ def never_read(a: 64, b: 64):
     x[i] = a[63 - i] for i in range(64)
     y[i] = a[i] for i in range(64)
     b[i] = y[63 - i] for i in range(64)
-
-def partly_written(a: 64, b: 64):
-    x, y: global 64
-    x[i] = a[63 - i] for i in range(32)
-    y[i] = x[31 - i] for i in range(32)
-    x[i + 32] = y[31 - i] for i in range(32)
-    b[i] = x[63 - i] for i in range(64)
 
 def several_scopes(a: 64, b: 64):
     w: local.L1 64
@@ -342,15 +207,6 @@ def types_in_registers(a: 64x16, b: 64x16):
         y[i] = T.cast(x[15 - i], "int32") for i in range(16)
         z[i] = T.cast(y[15 - i], "float32") for i in range(16)
         b[thread, i] = z[15 - i] for i in range(16)
-
-def register_in_branch(a: 128x8, b: 128x8):
-    for block in T.thread_binding(2, "blockIdx.x"):
-        for thread in T.thread_binding(64, "threadIdx.x"):
-            if thread < 50:
-                x, y: local 8
-                x[i] = a[block * 64 + thread, 7 - i] for i in range(8)
-                y[i] = x[7 - i] * x[i] for i in range(8)
-                b[block * 64 + thread, i] = y[7 - i] for i in range(8)
 """
 
 

@@ -40,7 +40,7 @@ def test_corpus_is_large_and_distinct_and_spans_targets_and_types(corpus: list[E
     ]
     # Two that differ in their name or target only count once here.
     distinct = {tvm_ffi.structural_hash(function, map_free_vars=True) for function in bare}
-    assert len(distinct) >= 250
+    assert len(distinct) >= 200
     assert set(functions.WORKLOADS) == {entry.name.split("[")[0] for entry in corpus}
     assert {entry.target for entry in corpus} >= {"llvm", "c", "cuda", "vulkan", "metal", "webgpu"}
     dtypes: set[str] = set()
