@@ -7,7 +7,7 @@ import json
 
 import pytest
 import tvm
-from chain import CHAIN, NETWORK
+from chain import CHAIN
 from numbers_of import numbers, ours
 from program_text import program
 from tvm import relax
@@ -136,16 +136,6 @@ def test_the_stock_plan_of_small_tensors_has_their_alignment_too():
     _, apart = tvm_ext.compare(builder.get(), "best").memories
     # Three tensors of 32 bytes and one of 96, at multiples of 64: what stands last is not padded.
     assert [one.plan.peak for one in apart.plans] == [3 * 64 + 96, 128 + 64 + 32]
-
-
-def test_a_network_has_its_tensors_fused_and_not():
-    found = by_scope(tvm_ext.compare(tvm.script.from_source(NETWORK), ["best", "rec_tbl"]))
-    fused, plain = found["tensors, fused"], found["tensors, not fused"]
-    assert numbers(plain)[0] > numbers(fused)[0]
-    for result in (fused, plain):
-        stock, best, rec_tbl = result.plans
-        assert [one.planner for one in result.plans] == ["stock", "best", "rec_tbl"]
-        assert result.bound <= best.plan.peak <= min(rec_tbl.plan.peak, stock.plan.peak)
 
 
 def test_a_module_a_function_a_name_and_a_problem_can_be_compared(folder):

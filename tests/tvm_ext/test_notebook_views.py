@@ -5,17 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 import tvm
 from chain import CHAIN
 
 import tvm_ext
-from passes.planning.html_table import ROW_LIMIT
 from tvm_ext import Buffer, Problem
-from tvm_ext.report.fitting import FittingMemory, FittingPlan
-from tvm_ext.report.readers.groups import LayerGroupReport, LayerGroupSummary, LeftLayer
 
 HOSTILE = '</td></table><script>alert("1")</script>&amp;'
 
@@ -99,45 +95,3 @@ def test_comparisons_are_tables(problem):
     hostile = replace(hostile, title=HOSTILE, notes=(HOSTILE,))
     assert [HOSTILE] in shown(hostile).rows
     assert HOSTILE in shown(replace(hostile, memories=())).said
-
-
-def test_what_a_kernel_gives_up_is_a_table():
-    plan = FittingPlan(((HOSTILE, 1),), 4096, 7, 1, None)
-    memory = FittingMemory("main", "local.UB", 8192, 9000, 4096, plan)
-    _, row = shown(memory).rows
-    assert row == ["4,096", "-", "1", "7", HOSTILE]
-    (said,) = shown(replace(memory, plan=None, least=9000)).rows[1]
-    assert "nothing fits" in said
-
-
-def test_groups_of_layers_are_a_table():
-    names, made = (HOSTILE, "relu:b"), ("4x4 hc, 8 bits", "2x4 hc, 8 bits")
-    group = LayerGroupSummary(
-        "main",
-        names,
-        ("conv2d", "relu"),
-        made,
-        1,
-        1,
-        4,
-        1,
-        2,
-        "h",
-        0,
-        "keep",
-        100,
-        200,
-        0,
-        300,
-        0,
-        9,
-        SimpleNamespace(local=SimpleNamespace(bank_bytes=0)),
-    )
-    left = tuple(LeftLayer(f"l{i}", HOSTILE, "1 c, 8 bits") for i in range(ROW_LIMIT + 2))
-    report = LayerGroupReport((group,), left, 5, 4, 5, 4, 3, 2, 1, "")
-    seen = shown(report)
-    cells = ("\n".join(names), "\n".join(made), "1x4x1 on 2 cores along h", "keep", "100")
-    assert seen.rows[1] == ["0", *cells, "300", "0"]
-    assert seen.rows[0][5] == "bytes a lane of 200"
-    assert f"l0 (1 c, 8 bits) is left: {HOSTILE}" in seen.said
-    assert "... and 3 more" in seen.said

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -91,22 +90,6 @@ def test_the_context_manager_passes_its_options_on():
         shared = num_allocs()
     with tvm_ext.use("StorageRewrite", enable_reuse=False, detect_inplace=False):
         assert num_allocs() == 2 >= shared
-
-
-def test_two_threads_do_not_leave_our_pass_behind():
-    stock = tirx.transform.StorageRewrite
-
-    def work() -> None:
-        for _ in range(50):
-            with tvm_ext.use("StorageRewrite"), tvm_ext.use("StorageRewrite"):
-                pass
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert tirx.transform.StorageRewrite is stock
 
 
 def compile_stock(mod: tvm.IRModule, **options: str) -> relax.VMExecutable:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passes.ir import first_line
+from passes.planning.html_table import ROW_LIMIT
 from tvm_ext.text import Table, format_bytes, format_seconds, parse_bytes
 
 ROWS = (("", "bytes", "nothing", "a|b"), ("first", "1", "", "x y"), ("second", "22", "", "z"))
@@ -32,6 +33,10 @@ def test_html_has_the_cells_and_the_notes_and_a_cell_of_several_lines_is_as_many
         assert f">{cell}</" in text
     table = Table("", (("name", "bytes"), ("one\ntwo", "1")))
     assert [line.split() for line in table.text()[3:]] == [["one", "1"], ["two"]]
+    long = Table("", [("name",), *[("row",)] * (ROW_LIMIT + 2)], ["note"] * (ROW_LIMIT + 3)).html()
+    assert (long.count(">row<"), long.count(">note<")) == (ROW_LIMIT, ROW_LIMIT)
+    assert "... and 2 more" in long
+    assert "... and 3 more" in long
 
 
 def test_text_is_folded_within_a_width_and_loses_nothing():

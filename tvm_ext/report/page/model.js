@@ -36,7 +36,9 @@ class Memory {
     this.plans = given.plans.map((plan) => {
       const all = plan.slots.map(([index, slot, x0, x1, begin, end, first, last]) => ({ index, slot,
         x0, x1, y0: rows.top(begin), y1: rows.bottom(end), n0: rows.top(first), n1: rows.bottom(last) }));
-      return { ...plan, all, of: Object.groupBy(all, ({ index }) => index), live: new Set(plan.peakLive) };
+      const of = buffers.map(() => []);
+      for (const box of all) of[box.index].push(box);
+      return { ...plan, all, of, live: new Set(plan.peakLive) };
     });
     this.index = new Map(buffers.map((buffer, at) => [buffer.name, at]));
     this.order = buffers.map((_, at) => at)
