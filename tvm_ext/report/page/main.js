@@ -75,10 +75,10 @@ class Page {
     byId("program-head").innerHTML = `<b>${html(listing?.name ?? "position")}</b><div class="sub">${
       listing ? "A allocates, W writes, R reads the chosen buffer; ◂ peak" : "time"}</div>`;
     byId("plans").innerHTML = memory.plans.map((plan) => {
-      const over = capacity !== null && plan.peak > capacity ? "sub over" : "sub";
-      return `<section class="plan" aria-label="${escaped(`Plan of ${plan.label}`)}"><div class="head">` +
-        `<b>${html(plan.label)}</b><div class="${over}">${html(peakText(memory, plan))}</div><div class="${
-          over} status">${html(plan.said.join(" · "))}</div></div><div class="body map"></div></section>`;
+      const over = capacity !== null && plan.peak > capacity ? "sub over" : "sub", said = plan.said.join(" · ");
+      return `<section class="plan" aria-label="${escaped(`Plan of ${plan.label}`)}"><div class="head" title="${
+        escaped(said)}"><b>${html(plan.label)}</b><div class="${over}">${html(peakText(memory, plan))}</div>` +
+        `<div class="${over} status">${html(said)}</div></div><div class="body map"></div></section>`;
     }).join("");
     this.drawings = [...document.querySelectorAll(".map")].map((body, at) =>
       new PlanDrawing(this, memory.plans[at], body));

@@ -86,8 +86,8 @@ def statements(
                 raise
             notes.append(str(error).removeprefix(f"function {name!r}: "))
     text, rules = cache(partial(_text, name, func, function)), RULES if function.program else ""
-    for placed in zip(*by_planner.values(), strict=True):
-        yield MemoryView(name, placed, text, rules=rules)
+    for each in zip(*by_planner.values(), strict=True):
+        yield MemoryView(name, each, text, rules=rules)
     yield from notes
     if function.not_described:
         pipes = ", ".join(map(repr, function.not_described))
