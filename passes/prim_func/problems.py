@@ -157,7 +157,7 @@ class _ProblemReader:
             if reason is not None:
                 # Of a buffer without elements nothing is used, wherever it stands.
                 size, _ = self._sizes[uses.index] or (None, ())
-                is_used = self._is_used(uses) and (size is None or size > 0)
+                is_used = self._is_used(uses) and size != 0
                 left_alone.append(note(reason, is_used))
                 continue
             groups.setdefault((uses.owner, scope), {})[unique_name(uses.alloc.name, names)] = uses
@@ -263,7 +263,11 @@ class _ProblemReader:
     def _buffer(self, name: str, uses: AllocationUses) -> Buffer:
         size, _ = self._sizes[uses.index] or (0, ())
         live, alignment = (self._live(uses),), uses.alignment(self._growth)
-        return Buffer(name, size, live, alignment, self._slots(uses), self._pinned(uses, size))
+        pinned, slots = self._pinned(uses, size), self._slots(uses)
+        try:
+            return Buffer(name, size, live, alignment, slots, pinned)
+        except ValueError as error:
+            raise ValueError(f"{uses.scope}: {error}") from error
 
     def _pinned(self, uses: AllocationUses, size: int) -> tuple[int, ...] | None:
         """Return the offsets that the program itself asks for."""
@@ -368,7 +372,7 @@ def _asked_slots(uses: AllocationUses) -> int:
     buffer, slots = uses.buffer, uses.annotations.get(_MULTI_BUFFER, 1)
     where = f"buffer {buffer.name!r} in {buffer.ty.storage_scope or 'global'}"
     if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
-        raise ValueError(f"{where}: {_MULTI_BUFFER} must be a positive integer, got {slots}")
+        raise ValueError(f"{where}: {_MULTI_BUFFER} must be a positive integer, got {slots!r}")
     if slots > MOST_SLOTS:
         raise ValueError(
             f"{where}: {_MULTI_BUFFER} asks for {slots} slots, and at most {MOST_SLOTS} are planned"

@@ -127,6 +127,35 @@ def test_slots_without_a_loop_are_one_slot_and_said():
     assert "no loop is around its allocation" in found.remarks[0].text
 
 
+@pytest.mark.parametrize(
+    ("elements", "address", "message"),
+    [
+        (64, [-4], "a pinned offset must be an integer from 0, got -4"),
+        (64, [0, 256], r"1 slots need 1 pinned offsets, got \(0, 256\)"),
+        (2**62, [], "size must be an integer of at least 0 and below"),
+    ],
+)
+def test_what_is_no_buffer_is_refused_with_its_scope(elements, address, message):
+    func = program(f"""
+    def main(x: 64, y: 64):
+        a = T.alloc_buffer((T.int64({elements}),), scope="local.UB", allocated_addr={address})
+        a[i] = x[i] for i in range(64)
+        y[i] = a[i] for i in range(64)
+    """)
+    with pytest.raises(ValueError, match=f"'main': local.UB: buffer 'a': {message}"):
+        PlanAddresses()(tvm.IRModule({"main": func}))
+
+
+def test_a_size_below_zero_that_is_used_is_noted():
+    func = program("""
+    def main(x: 64, y: 64):
+        a = T.alloc_buffer((-4,), scope="local.UB")
+        y[i] = a[i] for i in range(64)
+    """)
+    (note,) = find_problems(func).left_alone
+    assert (note.text, note.is_used) == ("its size is -16 bytes", True)
+
+
 @pytest.mark.parametrize("value", [0, -1, "two"])
 def test_a_wrong_number_of_slots_is_refused(value):
     func = program(f"""
@@ -136,7 +165,7 @@ def test_a_wrong_number_of_slots_is_refused(value):
             a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations=slots)
             a[i] = T.float32(0) for i in range(64)
     """)
-    message = r"buffer 'a' in local\.UB: multi_buffer must be a positive integer"
+    message = rf"buffer 'a' in local\.UB: multi_buffer must be a positive integer, got {value!r}"
     with pytest.raises(ValueError, match=message):
         find_problems(func)
 
