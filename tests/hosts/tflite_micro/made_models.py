@@ -12,6 +12,7 @@ import numpy as np
 from tflite_micro.tensorflow.lite.micro.python import schema_py_generated as schema
 
 FLOAT, INT8, INT16, BOOL, INT32 = "FLOAT32", "INT8", "INT16", "BOOL", "INT32"
+KINDS = {getattr(schema.TensorType, kind): kind for kind in (FLOAT, INT8, INT16, BOOL, INT32)}
 
 # Kernels of int8 ask for these scales and zero points of their results.
 FIXED = {
@@ -96,8 +97,28 @@ class Graph:
             setattr(operator.builtinOptions, field, value)
         self.table.operators.append(operator)
 
+    def apply(
+        self,
+        name: str,
+        *inputs: int,
+        shape: Sequence[int] | None = None,
+        quantized: tuple[float, int] | None = None,
+        **set_to: Any,
+    ) -> int:
+        """Add an operator, and return its result: like the last input, but for what is given."""
+        kind = KINDS[self.table.tensors[inputs[-1]].type]
+        shape = self.shape(inputs[-1]) if shape is None else shape
+        made = self.tensor(shape, kind, quantized=quantized or FIXED.get(name, (0.1, 0)))
+        self.operator(name, inputs, [made], **set_to)
+        return made
+
     def shape(self, tensor: int) -> list[int]:
         return list(self.table.tensors[tensor].shape)
+
+    def bytes(self, *outputs: int) -> bytes:
+        """Return the model of this graph with these outputs."""
+        self.table.outputs = list(outputs)
+        return self.model.bytes()
 
 
 class Made:
@@ -142,10 +163,14 @@ class Made:
         return bytes(builder.Output())
 
 
+def new_graph() -> Graph:
+    """Return the first subgraph of a new model."""
+    return Made().graph()
+
+
 def one_operator(name: str, kind: str, operands: int, shape: Sequence[int] = (1, 3, 5)) -> bytes:
     """Return a model of one operator, of which every operand has the result's shape."""
-    made = Made()
-    graph = made.graph()
+    graph = new_graph()
     out = BOOL if name.startswith(("EQUAL", "GREATER", "LESS", "NOT_EQUAL", "LOGICAL")) else kind
     inputs = [graph.input(shape, kind) for _ in range(operands)]
     if name == "SELECT_V2":
@@ -162,60 +187,54 @@ def one_operator(name: str, kind: str, operands: int, shape: Sequence[int] = (1,
         inputs.append(graph.tensor(extents, kind, data))
     result = graph.tensor(shape, out, quantized=FIXED.get(name, (0.05, 3)))
     graph.operator(name, inputs, [result])
-    graph.table.outputs = [result]
-    return made.bytes()
+    return graph.bytes(result)
 
 
 def random_model(seed: int, size: int = 14) -> bytes:
     """Return a model of random operators: branches, joins, scratch memory, an if and a loop."""
-    drawn = random.Random(seed)
-    made = Made()
-    graph = made.graph()
+    drawn, graph = random.Random(seed), new_graph()
     kind = drawn.choice((FLOAT, INT8))
     values = [graph.input([1, 2, drawn.randint(1, 4) * 4, 4], kind) for _ in range(2)]
     if drawn.random() < 0.4:
-        values.append(_with_branches(made, graph, values[0], kind))
+        values.append(_with_branches(graph, values[0]))
     if drawn.random() < 0.3:
-        values.append(_with_loop(made, graph, values[1], kind))
+        values.append(_with_loop(graph, values[1]))
     for _ in range(size):
         one = drawn.choice(values[-4:])
         shape = graph.shape(one)
         alike = [other for other in values if graph.shape(other) == shape]
         what = drawn.choice(("unary", "unary", "binary", "sum", "join", "split", "reshape"))
+        same = _scale(graph, one)
         if what == "unary":
             name = drawn.choice(("RELU", "TANH", "LOGISTIC", "HARD_SWISH", "LEAKY_RELU", "SOFTMAX"))
-            values.append(graph.tensor(shape, kind, quantized=FIXED.get(name, (0.1, 0))))
-            graph.operator(name, [one], values[-1:])
+            values.append(graph.apply(name, one))
         elif what == "binary":
-            values.append(graph.tensor(shape, kind))
             name = drawn.choice(("ADD", "SUB", "MUL"))
-            graph.operator(name, [one, drawn.choice(alike)], values[-1:])
+            values.append(graph.apply(name, one, drawn.choice(alike)))
         elif what == "sum":  # Of int8, it asks for scratch memory
             parts = [drawn.choice(alike) for _ in range(3)]
             if kind == INT8:
-                parts = [part for part in parts if _scale(graph, part) == _scale(graph, one)]
-            values.append(graph.tensor(shape, kind))
-            graph.operator("ADD_N", [one, *parts], values[-1:])
+                parts = [part for part in parts if _scale(graph, part) == same]
+            values.append(graph.apply("ADD_N", one, *parts))
         elif what == "join":
-            other = drawn.choice([v for v in alike if _scale(graph, v) == _scale(graph, one)])
+            other = drawn.choice([v for v in alike if _scale(graph, v) == same])
             extents = [*shape[:-1], 2 * shape[-1]]
-            values.append(graph.tensor(extents, kind, quantized=_scale(graph, one)))
-            graph.operator("CONCATENATION", [one, other], values[-1:], axis=len(shape) - 1)
+            options = {"shape": extents, "quantized": same, "axis": len(shape) - 1}
+            values.append(graph.apply("CONCATENATION", one, other, **options))
         elif what == "split" and shape[-1] % 2 == 0:
             extents = [*shape[:-1], shape[-1] // 2]
-            parts = [graph.tensor(extents, kind, quantized=_scale(graph, one)) for _ in range(2)]
+            parts = [graph.tensor(extents, kind, quantized=same) for _ in range(2)]
             axis = graph.tensor([], INT32, np.array([len(shape) - 1], "int32"))
             graph.operator("SPLIT", [axis, one], parts, numSplits=2)
             values += parts
         elif what == "reshape":
             extents = [1, int(np.prod(shape[:-1])), 1, shape[-1]]
             wanted = graph.tensor([4], INT32, np.array(extents, "int32"))
-            values.append(graph.tensor(extents, kind, quantized=_scale(graph, one)))
+            values.append(graph.tensor(extents, kind, quantized=same))
             graph.operator("RESHAPE", [one, wanted], values[-1:])
     used = {int(t) for one in graph.table.operators for t in one.inputs}
     made_values = [v for v in values if v not in graph.table.inputs]
-    graph.table.outputs = [v for v in made_values if v not in used] or made_values[-1:]
-    return made.bytes()
+    return graph.bytes(*([v for v in made_values if v not in used] or made_values[-1:]))
 
 
 def _scale(graph: Graph, tensor: int) -> tuple[float, int]:
@@ -223,46 +242,40 @@ def _scale(graph: Graph, tensor: int) -> tuple[float, int]:
     return (quantization.scale[0], quantization.zeroPoint[0]) if quantization else (0.1, 0)
 
 
-def _with_branches(made: Made, graph: Graph, value: int, kind: str) -> int:
-    """Add an `IF` on a new input, whose branches keep values of their own."""
-    shape, chosen = graph.shape(value), graph.input([1], BOOL)
-    numbers = []
-    for names in (("RELU", "TANH"), ("LOGISTIC",)):
-        branch = made.graph()
-        numbers.append(len(made.table.subgraphs) - 1)
-        now = branch.input(shape, kind)
-        for name in names:
-            old, now = now, branch.tensor(shape, kind, quantized=FIXED.get(name, (0.1, 0)))
-            branch.operator(name, [old], [now])
-        old, now = now, branch.tensor(shape, kind)
-        branch.operator("ADD", [old, branch.table.inputs[0]], [now])
-        branch.table.outputs = [now]
-    result = graph.tensor(shape, kind)
+def chosen(graph: Graph, condition: int, value: int, then: int, other: int) -> int:
+    """Add an `IF` of two subgraphs by their numbers, and return its result."""
+    result = graph.tensor(graph.shape(value), KINDS[graph.table.tensors[value].type])
     graph.operator(
-        "IF", [chosen, value], [result], thenSubgraphIndex=numbers[0], elseSubgraphIndex=numbers[1]
+        "IF", [condition, value], [result], thenSubgraphIndex=then, elseSubgraphIndex=other
     )
     return result
 
 
-def _with_loop(made: Made, graph: Graph, value: int, kind: str) -> int:
+def _with_branches(graph: Graph, value: int) -> int:
+    """Add an `IF` on a new input, whose branches keep values of their own."""
+    for names in (("RELU", "TANH"), ("LOGISTIC",)):
+        branch = graph.model.graph()
+        first = now = branch.input(graph.shape(value), KINDS[graph.table.tensors[value].type])
+        for name in names:
+            now = branch.apply(name, now)
+        branch.table.outputs = [branch.apply("ADD", now, first)]
+    return chosen(graph, graph.input([1], BOOL), value, 1, 2)
+
+
+def _with_loop(graph: Graph, value: int) -> int:
     """Add a `WHILE` of three rounds, whose body has a value that it carries."""
-    shape, one = graph.shape(value), np.array([1], "int32")
-    condition = made.graph()
+    shape, kind = graph.shape(value), KINDS[graph.table.tensors[value].type]
+    one, condition = np.array([1], "int32"), graph.model.graph()
     count, _ = condition.input([1], INT32), condition.input(shape, kind)
     limit, more = condition.tensor([1], INT32, 3 * one), condition.tensor([1], BOOL)
     condition.operator("LESS", [count, limit], [more])
     condition.table.outputs = [more]
-    body = made.graph()
-    count, now = body.input([1], INT32), body.input(shape, kind)
-    step, following = body.tensor([1], INT32, one), body.tensor([1], INT32)
-    for name in ("RELU", "HARD_SWISH"):
-        old, now = now, body.tensor(shape, kind)
-        body.operator(name, [old], [now])
-    old, now = now, body.tensor(shape, kind)
-    body.operator("ADD", [old, body.table.inputs[1]], [now])
-    body.operator("ADD", [count, step], [following])
-    body.table.outputs = [following, now]
-    number = len(made.table.subgraphs) - 2
+    body = graph.model.graph()
+    count, first = body.input([1], INT32), body.input(shape, kind)
+    step = body.tensor([1], INT32, one)
+    now = body.apply("HARD_SWISH", body.apply("RELU", first))
+    body.table.outputs = [body.apply("ADD", count, step), body.apply("ADD", now, first)]
+    number = len(graph.model.table.subgraphs) - 2
     begin = graph.input([1], INT32)
     results = [graph.tensor([1], INT32), graph.tensor(shape, kind)]
     graph.operator(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import struct
@@ -23,7 +22,8 @@ from made_models import (
     INT8,
     INT16,
     INT32,
-    Made,
+    chosen,
+    new_graph,
     one_operator,
     random_model,
     schema,
@@ -142,15 +142,11 @@ def test_each_operator_in_place(name: str) -> None:
 
 def test_what_is_not_in_place() -> None:
     """An operand that is read later, or is a result of the model, keeps its bytes."""
-    made = Made()
-    graph = made.graph()
+    graph = new_graph()
     first = graph.input([1, 8])
-    second, third, fourth = (graph.tensor([1, 8]) for _ in range(3))
-    graph.operator("RELU", [first], [second])
-    graph.operator("ADD", [first, second], [third])  # `second` is a result of the model
-    graph.operator("TANH", [third], [fourth])
-    graph.table.outputs = [second, fourth]
-    found = fit(made.bytes(), "kept")
+    second = graph.apply("RELU", first)
+    third = graph.apply("ADD", first, second)  # `second` is a result of the model
+    found = fit(graph.bytes(second, graph.apply("TANH", third)), "kept")
     check(found)
     (in_place,) = (choice for choice in found.choices if choice.in_place and not choice.moved)
     names = {tuple(pair) for pair in in_place.problem.in_place}
@@ -159,14 +155,10 @@ def test_what_is_not_in_place() -> None:
 
 def test_the_schema_reads_what_is_written() -> None:
     """TensorFlow's own reader finds the plan, and all else as it was: weights, names, metadata."""
-    made = Made()
-    made.note("of the author", np.arange(5, dtype="uint8"))
-    graph = made.graph()
-    weights = np.linspace(-1, 1, 8).astype("float32")
-    first, second = graph.input([1, 8]), graph.tensor([1, 8])
-    graph.operator("MUL", [first, graph.tensor([1, 8], FLOAT, weights)], [second])
-    graph.table.outputs = [second]
-    content = made.bytes()
+    graph = new_graph()
+    graph.model.note("of the author", np.arange(5, dtype="uint8"))
+    weights = graph.tensor([1, 8], FLOAT, np.linspace(-1, 1, 8).astype("float32"))
+    content = graph.bytes(graph.apply("MUL", graph.input([1, 8]), weights))
     written = with_plan(read_model(content, "model"), (0, -1, 64))
     old, new = (
         schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(bytearray(each), 0))
@@ -207,15 +199,6 @@ def test_a_plan_in_the_file_is_kept_until_a_better_one_is_found(tmp_path: Path) 
     assert len(written) == len(spread)
 
 
-def _run_of_two(made: Made) -> None:
-    """Add to a model an input and two operators, one after the other."""
-    graph = made.graph()
-    values = [graph.input([1, 64])] + [graph.tensor([1, 64]) for _ in range(2)]
-    for source, target in itertools.pairwise(values):
-        graph.operator("RELU", [source], [target])
-    graph.table.outputs = [2]
-
-
 @pytest.mark.parametrize(
     ("plans", "head"),
     [
@@ -227,41 +210,34 @@ def _run_of_two(made: Made) -> None:
 )
 def test_plans_of_others(plans: list[tuple[int, ...]], head: int | str) -> None:
     """A plan in the file is read as TensorFlow Lite Micro reads it, or refused in words."""
-    made = Made()
-    _run_of_two(made)
+    graph = new_graph()
+    last = graph.apply("RELU", graph.apply("RELU", graph.input([1, 64])))
     for plan in plans:
-        made.note("OfflineMemoryAllocation", np.array(plan, "int32"))
+        graph.model.note("OfflineMemoryAllocation", np.array(plan, "int32"))
     if isinstance(head, str):
         with pytest.raises(ValueError, match=head):
-            fit(made.bytes(), "model")
+            fit(graph.bytes(last), "model")
     else:
-        found = fit(made.bytes(), "model")
+        found = fit(graph.bytes(last), "model")
         assert found.head == head
         check(found)
 
 
 def test_a_tensor_that_is_written_twice_keeps_the_order_of_its_uses() -> None:
-    made = Made()
-    graph = made.graph()
-    first, second, third = graph.input([1, 64]), graph.tensor([1, 64]), graph.tensor([1, 64])
-    graph.operator("RELU", [first], [second])
-    graph.operator("ABS", [second], [third])
+    graph = new_graph()
+    first = graph.input([1, 64])
+    second = graph.apply("RELU", first)
+    third = graph.apply("ABS", second)
     graph.operator("NEG", [first], [second])  # Before ABS, less would be live
-    graph.table.outputs = [third, second]
-    check(fit(made.bytes(), "written twice"))
+    check(fit(graph.bytes(third, second), "written twice"))
 
 
 def test_a_variable_with_an_offset_keeps_its_value() -> None:
     """Its bytes are its own for the whole run, also after its last use, and never a result's."""
-    made = Made()
-    graph = made.graph()
+    graph = new_graph()
     first, kept = graph.input([1, 64]), graph.tensor([1, 64], variable=True)
-    values = [graph.tensor([1, 64]) for _ in range(3)]
-    graph.operator("ADD", [first, kept], values[:1])
-    graph.operator("RELU", values[:1], values[1:2])
-    graph.operator("RELU", values[1:2], values[2:])
-    graph.table.outputs = values[2:]
-    model = read_model(made.bytes(), "model")
+    last = graph.apply("RELU", graph.apply("RELU", graph.apply("ADD", first, kept)))
+    model = read_model(graph.bytes(last), "model")
     found = fit(with_plan(model, (0, 512, 256, 1024, 0)), "model")
     assert found.best(in_place=False, order=False).head == 768
     check(found)
@@ -271,36 +247,27 @@ def test_a_variable_with_an_offset_keeps_its_value() -> None:
 
 def test_a_variable_of_a_later_subgraph_is_refused() -> None:
     """With a plan it would get no memory, and TensorFlow Lite Micro would crash."""
-    made = Made()
-    graph = made.graph()
-    chosen, first = graph.input([1], BOOL), graph.input([1, 64])
+    graph = new_graph()
+    condition, first = graph.input([1], BOOL), graph.input([1, 64])
     for _ in range(2):
-        branch = made.graph()
+        branch = graph.model.graph()
         kept, value = branch.tensor([1, 64], variable=True), branch.input([1, 64])
-        branch.table.outputs = [branch.tensor([1, 64])]
-        branch.operator("ADD", [value, kept], branch.table.outputs)
-    graph.table.outputs = [graph.tensor([1, 64])]
-    graph.operator(
-        "IF", [chosen, first], graph.table.outputs, thenSubgraphIndex=1, elseSubgraphIndex=2
-    )
+        branch.table.outputs = [branch.apply("ADD", value, kept)]
     with pytest.raises(ValueError, match="would give variable 't0' no memory"):
-        fit(made.bytes(), "model")
+        fit(graph.bytes(chosen(graph, condition, first, 1, 2)), "model")
 
 
 def test_resource_variables() -> None:
     """The kernel of `VAR_HANDLE` keeps the handle; reads and writes keep their order."""
-    made = Made()
-    graph = made.graph()
+    graph = new_graph()
     value, handle = graph.input([1, 64]), graph.tensor([], "RESOURCE")
     graph.operator("VAR_HANDLE", [], [handle], sharedName="state", container="")
     for _ in range(2):
         graph.operator("ASSIGN_VARIABLE", [handle, value], [])
-        read, total = graph.tensor([1, 64]), graph.tensor([1, 64])
+        read = graph.tensor([1, 64])
         graph.operator("READ_VARIABLE", [handle], [read])
-        graph.operator("ADD", [read, value], [total])
-        value = total
-    graph.table.outputs = [value]
-    found = fit(made.bytes(), "state")
+        value = graph.apply("ADD", read, value)
+    found = fit(graph.bytes(value), "state")
     assert "t1" not in {each.name for each in found.arena.residents}
     check(found)
 
@@ -319,12 +286,10 @@ def test_a_damaged_file_that_is_read_ends_in_one_line() -> None:
 
 def test_a_model_that_crashes_ends_in_words() -> None:
     """Where a kernel stops the process, as `PRELU` does of five dimensions, that is said."""
-    made = Made()
-    graph = made.graph()
+    graph = new_graph()
     first, second = graph.input([3, 2, 3, 4, 5]), graph.input([3, 1, 3, 4, 1])
-    graph.table.outputs = [graph.tensor([3, 2, 3, 4, 5])]
-    graph.operator("PRELU", [first, second], graph.table.outputs)
-    found = fit(made.bytes(), "five dimensions")
+    result = graph.apply("PRELU", first, second, shape=[3, 2, 3, 4, 5])
+    found = fit(graph.bytes(result), "five dimensions")
     choice = found.best(in_place=True, order=False)
     proof = prove(found, choice, choice.content())
     assert proof is not None
@@ -335,29 +300,22 @@ def test_a_model_that_crashes_ends_in_words() -> None:
 def test_scratch_memory_of_many_operators_opens_the_model_seldom(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = Made()
-    graph = made.graph()
+    graph = new_graph()
     value = graph.input([1, 8], INT8)
     for number in range(64):
-        value, old = graph.tensor([1, 8], INT8), value
         name, operands = ("ADD_N", 3) if number == 40 else ("RELU", 1)
-        graph.operator(name, [old] * operands, [value])
-    graph.table.outputs = [value]
+        value = graph.apply(name, *[value] * operands)
     opened = []
     real = interpreter.open_model
     monkeypatch.setattr(interpreter, "open_model", lambda *a: opened.append(0) or real(*a))
-    assert scratch_of(read_model(made.bytes(), "long")).keys() == {(0, 40)}
+    assert scratch_of(read_model(graph.bytes(value), "long")).keys() == {(0, 40)}
     assert len(opened) < 20
 
 
 def test_greedy_takes_the_later_of_equal_sizes_first() -> None:
-    made = Made()
-    graph = made.graph()
+    graph = new_graph()
     values = [graph.input([1, 4]) for _ in range(3)]
-    for value in values:
-        graph.table.outputs.append(graph.tensor([1, 4]))
-        graph.operator("RELU", [value], graph.table.outputs[-1:])
-    model = read_model(made.bytes(), "ties")
+    model = read_model(graph.bytes(*[graph.apply("RELU", value) for value in values]), "ties")
     plan = greedy_plan(arena_of(model, {}))
     # Of six tensors of 16 bytes the last one comes first; t1 is dead when t5 is written, t0 when
     # t4 is, so that they find gaps.
@@ -367,56 +325,39 @@ def test_greedy_takes_the_later_of_equal_sizes_first() -> None:
 def test_scratch_memory_is_found_by_operator() -> None:
     """A sum of several operands asks for scratch memory, one of two asks for none."""
     for name, expected in (("ADD_N", {(0, 1)}), ("ADD", set())):
-        made = Made()
-        graph = made.graph()
+        graph = new_graph()
         first = graph.input([1, 8], INT8)
-        second, third = graph.tensor([1, 8], INT8), graph.tensor([1, 8], INT8)
-        graph.operator("RELU", [first], [second])
-        graph.operator(name, [first, second], [third])
-        graph.table.outputs = [third]
-        assert scratch_of(read_model(made.bytes(), "sum")).keys() == expected
+        result = graph.apply(name, first, graph.apply("RELU", first))
+        assert scratch_of(read_model(graph.bytes(result), "sum")).keys() == expected
 
 
 def test_scratch_memory_is_found_in_the_subgraphs_that_an_operator_runs() -> None:
-    made = Made()
-    graph = made.graph()
-    chosen, first = graph.input([1], BOOL), graph.input([1, 8], INT8)
+    graph = new_graph()
+    condition, first = graph.input([1], BOOL), graph.input([1, 8], INT8)
     for count in (3, 5):
-        branch = made.graph()
-        early, late = branch.input([1, 8], INT8), branch.tensor([1, 8], INT8)
-        branch.operator("RELU", [early], [late])
-        branch.table.outputs = [branch.tensor([1, 8], INT8)]
-        branch.operator("ADD_N", [late] * count, branch.table.outputs)
-    value = graph.tensor([1, 8], INT8)
-    graph.operator("IF", [chosen, first], [value], thenSubgraphIndex=1, elseSubgraphIndex=2)
-    graph.table.outputs = [graph.tensor([1, 8], INT8)]
-    graph.operator("ADD_N", [value, value], graph.table.outputs)
-    model = read_model(made.bytes(), "branches")
+        branch = graph.model.graph()
+        late = branch.apply("RELU", branch.input([1, 8], INT8))
+        branch.table.outputs = [branch.apply("ADD_N", *[late] * count)]
+    value = chosen(graph, condition, first, 1, 2)
+    content = graph.bytes(graph.apply("ADD_N", value, value))
+    model = read_model(content, "branches")
     expected = {(0, 1): 16, (1, 1): 32, (2, 1): 48}
     assert scratch_of(model) == scratch_of(read_model(fitted(model), "fitted")) == expected
-    check(fit(made.bytes(), "branches"))
+    check(fit(content, "branches"))
 
 
 @pytest.mark.usefixtures("together")
 @pytest.mark.parametrize("others", [1, 2])
 def test_scratch_memory_of_a_subgraph_that_runs_twice_is_kept_between(others: int) -> None:
-    made = Made()
-    graph = made.graph()
-    chosen, value = graph.input([1], BOOL), graph.input([1, 8], INT8)
+    graph = new_graph()
+    condition, value = graph.input([1], BOOL), graph.input([1, 8], INT8)
     for _ in range(others):
-        branch = made.graph()
-        early, late = branch.input([1, 8], INT8), branch.tensor([1, 8], INT8)
-        branch.operator("ADD_N", [early] * 3, [late])
-        branch.table.outputs = [late]
+        branch = graph.model.graph()
+        branch.table.outputs = [branch.apply("ADD_N", *[branch.input([1, 8], INT8)] * 3)]
     for _ in range(2):
-        given, value = value, graph.tensor([1, 8], INT8)
-        graph.operator(
-            "IF", [chosen, given], [value], thenSubgraphIndex=1, elseSubgraphIndex=others
-        )
-        given, value = value, graph.tensor([1, 8], INT8)
-        graph.operator("ADD", [given, given], [value])
-    graph.table.outputs = [value]
-    check(fit(made.bytes(), "twice"))
+        value = chosen(graph, condition, value, 1, others)
+        value = graph.apply("ADD", value, value)
+    check(fit(graph.bytes(value), "twice"))
 
 
 def fitted(model: Model) -> bytes:
@@ -426,8 +367,7 @@ def fitted(model: Model) -> bytes:
 
 def test_cmsis_nn_sizes() -> None:
     """The sizes that the C sources of CMSIS-NN return, called on the same shapes."""
-    made = Made()
-    graph = made.graph()
+    graph = new_graph()
     image = graph.input([1, 16, 16, 8], INT8)
     for name, weights in (
         ("CONV_2D", [8, 3, 3, 8]),
@@ -437,8 +377,7 @@ def test_cmsis_nn_sizes() -> None:
     ):
         data = np.zeros(weights, "int8")
         graph.operator(name, [image, graph.tensor(weights, INT8, data)], [graph.tensor([1], INT8)])
-    graph.table.outputs = [2]
-    model = read_model(made.bytes(), "convolutions")
+    model = read_model(graph.bytes(2), "convolutions")
     dsp = {(0, 0): 288, (0, 1): 32, (0, 2): 400}  # 32: what one of the compilers asks for
     assert cmsis_nn_scratch(model, "dsp") == dsp
     assert cmsis_nn_scratch(model, "mve") == {(0, 0): 320, (0, 2): 12_400, (0, 3): 4_464}
@@ -459,27 +398,23 @@ def test_cmsis_nn_sizes_of_other_kernels(
     name: str, operands: list[tuple[list[int], int]], sizes: tuple[int, int]
 ) -> None:
     """Sizes of wide activations, and of products, as the C sources of CMSIS-NN compute them."""
-    made = Made()
-    graph = made.graph()
+    graph = new_graph()
     tensors = [graph.input(shape, kind) for shape, kind in operands]
-    graph.table.outputs = [graph.tensor([1, 3, 5], operands[0][1])]
-    graph.operator(name, tensors, graph.table.outputs)
-    model = read_model(made.bytes(), name)
+    result = graph.tensor([1, 3, 5], operands[0][1])
+    graph.operator(name, tensors, [result])
+    model = read_model(graph.bytes(result), name)
     for core, size in zip(("dsp", "mve"), sizes, strict=True):
         assert cmsis_nn_scratch(model, core) == ({(0, 0): size} if size else {})
 
 
 def test_an_operator_whose_scratch_memory_is_not_known_is_refused() -> None:
-    made = Made()
-    graph = made.graph()
+    graph = new_graph()
     shape = graph.tensor([4], INT32, np.array([1, 8, 8, 4], "int32"))
     weights = graph.tensor([4, 3, 3, 8], INT8, np.zeros([4, 3, 3, 8], "int8"))
     image = graph.input([1, 4, 4, 8], INT8)
-    result = graph.tensor([1, 8, 8, 4], INT8)
-    graph.operator("TRANSPOSE_CONV", [shape, weights, image], [result])
-    graph.table.outputs = [result]
+    result = graph.apply("TRANSPOSE_CONV", shape, weights, image, shape=[1, 8, 8, 4])
     with pytest.raises(ValueError, match=r"scratch memory .* TRANSPOSE_CONV \(operator 0\)"):
-        cmsis_nn_scratch(read_model(made.bytes(), "upscaling"), "dsp")
+        cmsis_nn_scratch(read_model(graph.bytes(result), "upscaling"), "dsp")
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -519,13 +454,11 @@ def test_refused(
     content: bytes | str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if isinstance(content, str):
-        made = Made()
-        graph = made.graph()
+        graph = new_graph()
         kind = "STRING" if content == "string" else FLOAT
         first = graph.input([{"shape": -1, "large": 1 << 30}.get(content, 1), 8], kind)
         graph.operator("RELU", [first], [graph.tensor([1, 8])])
-        graph.table.outputs = [1]
-        content = made.bytes()[: 120 if content == "cut" else None]
+        content = graph.bytes(1)[: 120 if content == "cut" else None]
     path = tmp_path / "bad.tflite"
     path.write_bytes(content)
     assert main(["fit", str(path)]) == 2
