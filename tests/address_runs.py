@@ -52,13 +52,13 @@ def poisoned(plan: Pass) -> Pass:
         mod = plan(mod).clone()
         for var in mod.get_global_vars():
             if isinstance(mod[var], tirx.PrimFunc):
-                mod[var] = mod[var].with_body(_poison(mod[var].body))
+                mod[var] = mod[var].with_body(with_poison(mod[var].body))
         return mod
 
     return module_pass(transform, opt_level=0, name="poisoned")
 
 
-def _poison(body: Any) -> Any:
+def with_poison(body: Any) -> Any:
     def fill(op: AllocBuffer, _mutator: Any) -> Any:
         if not op.buffer.name.startswith("arena_"):
             return op

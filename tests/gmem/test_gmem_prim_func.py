@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
+from address_runs import with_poison
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from llvm_level import at_level
@@ -21,15 +21,6 @@ from passes.gmem.prim_funcs import find_weights
 from passes.planning import planner_names
 from target_hw.memory import MemoryHierarchy
 from tvm_ext.transform import GMEMAllocate
-
-Graph = Callable[[], tuple[Any, Callable[..., list[np.ndarray]]]]
-GRAPHS: dict[str, Graph] = {}
-
-
-def graph(make: Graph) -> Graph:
-    """Enter a graph: a function that returns it, and a numpy function that computes the same."""
-    GRAPHS[make.__name__] = make
-    return make
 
 
 def scaled(x: Any, by: int) -> Any:
@@ -44,62 +35,32 @@ def halved(x: Any) -> Any:
     return te.compute((rows // 2, columns), lambda i, j: x[2 * i, j] + x[2 * i + 1, j])
 
 
-@graph
-def residual():
-    x = te.placeholder((16, 32), name="x")
-    a = scaled(x, 2)
-    b = topi.nn.relu(a)
-    c = scaled(b, 3)
-    d = scaled(c, 1)
-    out = topi.add(scaled(topi.add(d, b), 5), x)
-
-    def expected(x):
-        b = np.maximum(2 * x[::-1], 0)
-        return [5 * (3 * b + b)[::-1] + x]
-
-    return te.create_prim_func([x, out]), expected
-
-
-@graph
-def long_skip():
-    x = te.placeholder((32, 8), name="x")
-    down = [scaled(x, 2)]
-    for _ in range(3):
-        down.append(halved(down[-1]))
-    up = down.pop()
-    for skip in reversed(down):
-        up = topi.add(scaled(topi.repeat(up, 2, 0), 1), skip)
-
-    def expected(x):
-        down = [2 * x[::-1]]
+@cache
+def graph(name: str) -> tirx.PrimFunc:
+    """Return a graph: results that are read late, long skips, or weights."""
+    if name == "residual":
+        x = te.placeholder((16, 32), name="x")
+        b = topi.nn.relu(scaled(x, 2))
+        d = scaled(scaled(b, 3), 1)
+        return te.create_prim_func([x, topi.add(scaled(topi.add(d, b), 5), x)])
+    if name == "long_skip":
+        x = te.placeholder((32, 8), name="x")
+        down = [scaled(x, 2)]
         for _ in range(3):
-            down.append(down[-1][::2] + down[-1][1::2])
+            down.append(halved(down[-1]))
         up = down.pop()
         for skip in reversed(down):
-            up = np.repeat(up, 2, 0)[::-1] + skip
-        return [up]
-
-    return te.create_prim_func([x, up]), expected
-
-
-@graph
-def dense():
+            up = topi.add(scaled(topi.repeat(up, 2, 0), 1), skip)
+        return te.create_prim_func([x, up])
     x, w, v = (te.placeholder((16, 16), name=name) for name in ("x", "w", "v"))
     hidden = topi.nn.relu(topi.nn.matmul(x, w))
-    scaled_hidden = scaled(hidden, 2)
-    out = topi.add(topi.nn.matmul(scaled_hidden, v), hidden)
-
-    def expected(x, w, v):
-        hidden = np.maximum(x @ w, 0)
-        return [(2 * hidden[::-1]) @ v + hidden]
-
-    func = te.create_prim_func([x, w, v, out])
-    return func.with_attr("num_input", 1), expected
+    out = topi.add(topi.nn.matmul(scaled(hidden, 2), v), hidden)
+    return te.create_prim_func([x, w, v, out]).with_attr("num_input", 1)
 
 
+GRAPHS = ("residual", "long_skip", "dense")
 PLANNERS = list(planner_names())
 BM = {"alignment": 4096, "base": 1 << 32}
-POISON = 0xFF
 
 
 def planned(func, planner="rec_tbl", **options):
@@ -117,38 +78,24 @@ def tensors(region):
     return [(str(t["name"]), int(t["address"]), int(t["bytes"])) for t in region["tensors"]]
 
 
-def poisoned(func):
-    """Fill the arena with a pattern where it is made: no number, as a float."""
-
-    def fill(op, _mutator):
-        if not op.buffer.name.startswith("arena_"):
-            return op
-        byte = tirx.Var("byte", "int32")
-        store = tirx.BufferStore(op.buffer, tirx.IntImm("uint8", POISON), [byte])
-        extent = op.buffer.ty.shape[0]
-        loop = tirx.For(byte, tirx.IntImm("int32", 0), extent, tirx.ForKind.SERIAL, store)
-        return tirx.SeqStmt([op, loop])
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.AllocBuffer, fill)))
-
-
-def run(func, arrays, outputs):
-    """Build a function and run it twice on inputs and new outputs; return the outputs."""
+def run(func, outputs=1):
+    """Build a function, run it twice on whole numbers and new outputs; return the outputs."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     built = tirx.build(mod, target=at_level("llvm"))
+    rng = np.random.default_rng(0)
+    shapes = [[int(n) for n in param.ty.shape] for param in func.params]
+    given = [rng.integers(-4, 5, shape).astype("float32") for shape in shapes[:-outputs]]
     for _ in range(2):
-        results = [tvm.runtime.tensor(np.full_like(out, np.nan)) for out in outputs]
-        built["main"](*map(tvm.runtime.tensor, arrays), *results)
+        results = [
+            tvm.runtime.tensor(np.full(shape, np.nan, "float32")) for shape in shapes[-outputs:]
+        ]
+        built["main"](*map(tvm.runtime.tensor, given), *results)
     return [result.numpy() for result in results]
 
 
-def inputs(func, expected, seed=0):
-    """Return random whole numbers for the inputs, and what numpy makes of them."""
-    rng = np.random.default_rng(seed)
-    count = expected.__code__.co_argcount
-    shapes = [[int(n) for n in param.ty.shape] for param in func.params[:count]]
-    arrays = [rng.integers(-4, 5, shape).astype("float32") for shape in shapes]
-    return arrays, expected(*arrays)
+def poisoned(func):
+    """Fill the arena with a pattern where it is made: no number, as a float."""
+    return func.with_body(with_poison(func.body))
 
 
 @st.composite
@@ -240,7 +187,7 @@ def test_what_keeps_memory_of_its_own_is_said(caplog):
 
 
 def test_weights_come_first_and_the_layout_is_written():
-    layout = layout_of(planned(GRAPHS["dense"]()[0], **BM))
+    layout = layout_of(planned(graph("dense"), **BM))
     start = 1 << 32
     assert tensors(layout["weights"]) == [("w", start, 1024), ("v", start + 4096, 1024)]
     assert (layout["weights"]["start"], layout["weights"]["bytes"]) == (start, 8192)
@@ -278,24 +225,21 @@ SAMPLE = [pair for at, pair in enumerate(FULL) if pair[1] == "rec_tbl" or at % 5
     ("name", "planner"),
     [pair if pair in SAMPLE else pytest.param(*pair, marks=pytest.mark.slow) for pair in FULL],
 )
-def test_every_plan_of_every_graph_computes_what_numpy_does(name, planner):
-    func, expected = GRAPHS[name]()
-    arrays, results = inputs(func, expected)
+def test_every_plan_of_every_graph_computes_the_same(name, planner):
+    func = graph(name)
     before = func.script()
     ours = planned(func, planner)
     assert func.script() == before
     assert ours.script().count("T.alloc_buffer") == 1
-    np.testing.assert_equal(run(poisoned(ours), arrays, results), results)
+    np.testing.assert_equal(run(poisoned(ours)), run(func))
 
 
 @given(func=graphs(), planner=st.sampled_from(PLANNERS))
 @settings(max_examples=3, deadline=None, print_blob=True)
 def test_random_graphs_compute_the_same_under_every_plan(func, planner):
     note(func.script())
-    x = np.random.default_rng(0).integers(-3, 4, (4, 6)).astype("float32")
-    outputs = [np.zeros([int(n) for n in p.ty.shape], "float32") for p in func.params[1:]]
-    plain = run(func, [x], outputs)
-    ours = run(poisoned(planned(func, planner)), [x], outputs)
+    outputs = len(func.params) - 1
+    plain, ours = run(func, outputs), run(poisoned(planned(func, planner)), outputs)
     for one, two in zip(plain, ours, strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-6)
 
@@ -304,8 +248,7 @@ def test_random_graphs_compute_the_same_under_every_plan(func, planner):
 
 
 def test_the_pass_plans_a_module_of_functions():
-    dense, expected = GRAPHS["dense"]()
-    residual, _ = GRAPHS["residual"]()
+    dense, residual = graph("dense"), graph("residual")
     mod = tvm.IRModule({"b": dense, "a": dense, "c": residual})
     before = mod.script()
     ours = GMEMAllocate("rec_tbl", **BM)(mod)
@@ -319,8 +262,7 @@ def test_the_pass_plans_a_module_of_functions():
     assert {int(region["bytes"]) for region in weights.values()} == {0x4000}
     starts = {int(layout["activations"]["start"]) for layout in layouts.values()}
     assert starts == {start + 0x4000}
-    arrays, results = inputs(dense, expected)
-    np.testing.assert_array_equal(run(ours["a"], arrays, results)[0], results[0])
+    np.testing.assert_equal(run(ours["a"]), run(dense))
 
 
 def test_a_function_without_tensors_of_its_own_stays_as_it_is():
@@ -330,7 +272,7 @@ def test_a_function_without_tensors_of_its_own_stays_as_it_is():
 
 
 def test_errors_name_the_pass_and_the_function():
-    func, _ = GRAPHS["residual"]()
+    func = graph("residual")
     schedule = tvm.s_tir.Schedule(func)
     schedule.bind(schedule.get_loops(schedule.get_sblock("scaled2"))[0], "threadIdx.x")
     message = "GMEMAllocate: function 'main': it has blocks, and loop 'i' is bound to threads"
@@ -341,7 +283,7 @@ def test_errors_name_the_pass_and_the_function():
 @pytest.mark.parametrize("chip", ["sophgo/bm1684x", "sophgo/cv184x"])
 def test_the_chip_says_where_and_how(chip):
     target = tvm.target.Target(chip)
-    layout = layout_of(planned(GRAPHS["dense"]()[0], target=target))
+    layout = layout_of(planned(graph("dense"), target=target))
     memory = MemoryHierarchy.from_target(target)["global"]
     assert layout["alignment"] == memory.alignment
     assert layout["weights"]["start"] == dict(memory.facts).get("weight_base", memory.base)
@@ -357,6 +299,6 @@ def test_a_plan_above_the_capacity_is_an_error():
         r"(.|\n)*most is live at line 18"
     )
     with pytest.raises(ValueError, match=message):
-        planned(GRAPHS["residual"]()[0], target=small(8192))
+        planned(graph("residual"), target=small(8192))
     with pytest.raises(ValueError, match="weights and callers take 8192 of them"):
-        planned(GRAPHS["dense"]()[0], target=small(8192))
+        planned(graph("dense"), target=small(8192))
