@@ -14,6 +14,30 @@ from target_hw.memory import MemoryScope
 COSTS = (1, 2, 3)
 
 
+def written(text, memory=None, **fields):
+    """Return the problem of lines such as ``a 8 0 4; b 8 3 6 slots=2 align=4 pin=0,8 loop=0``.
+
+    These are a name, the size, and one live range; `memory` may be a capacity, and pairs of one
+    letter each may be written as words.
+    """
+    buffers = []
+    for line in text.split(";") if text else ():
+        name, size, begin, end, *more = line.split()
+        given = dict(word.split("=") for word in more)
+        pins = tuple(int(at) for at in given["pin"].split(",")) if "pin" in given else None
+        slots = int(given.get("slots", len(pins or (0,))))
+        loop = given.get("loop")
+        use = None if loop is None else PipelineUse(loop=int(loop) if loop else None)
+        live, alignment = ((int(begin), int(end)),), int(given.get("align", 1))
+        buffers.append(Buffer(name, int(size), live, alignment, slots, pins, use))
+    for name in ("in_place", "separations"):
+        if isinstance(fields.get(name), str):
+            fields[name] = [tuple(pair) for pair in fields[name].split()]
+    if not isinstance(memory, MemoryScope):
+        memory = MemoryScope("local.UB", memory)
+    return Problem(tuple(buffers), memory, **fields)
+
+
 def parts(rng, most_buffers=4, most_slots=5, roles=None, pins=None, first=0, costs=COSTS):
     """Return small buffers with every feature, and what else a problem of them has.
 

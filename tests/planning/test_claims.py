@@ -19,6 +19,7 @@ from planning_oracles import (
     may_stand,
     offsets_to_try,
     random_problem,
+    written,
 )
 from sweeps import sample
 
@@ -112,47 +113,24 @@ def test_no_other_offset_makes_a_better_plan(monkeypatch):
     assert [best_by_brute_force(problem) for problem in small] == best
 
 
-def at(capacity):
-    return MemoryScope("local.UB", capacity)
-
-
-X = Buffer("X", 12, ((2, 3),), pinned=(0,))
-A_GROUP = Problem(
-    (X, Buffer("B", 20, ((0, 1),), 8), Buffer("C", 20, ((0, 3),), 4)),
-    at(36),
-    in_place=(("B", "C"),),
-    penalties=(Penalty("B", "C", 1),),
+A_GROUP = written(
+    "X 12 2 3 pin=0; B 20 0 1 align=8; C 20 0 3 align=4",
+    36,
+    in_place="BC",
+    penalties=[Penalty("B", "C", 1)],
 )
-A_CHAIN = Problem(
-    (
-        Buffer("A", 12, ((2, 3),), 4),
-        Buffer("B", 16, ((-1, 1),), 8),
-        Buffer("C", 12, ((0, 3),), 4),
-        Buffer("X", 12, ((1, 2),), pinned=(0,)),
-        Buffer("Y", 8, ((-1, 0),), 8, pinned=(0,)),
-    ),
-    at(32),
-    in_place=(("A", "B"), ("B", "C")),
+A_CHAIN = written(
+    "A 12 2 3 align=4; B 16 -1 1 align=8; C 12 0 3 align=4; X 12 1 2 pin=0;Y 8 -1 0 align=8 pin=0",
+    32,
+    in_place="AB BC",
 )
-TAKEN_TWICE = Problem(
-    (
-        Buffer("a", 4, ((0, 1),)),
-        Buffer("b", 4, ((1, 2),)),
-        Buffer("c", 4, ((1, 2),)),
-        Buffer("d", 8, ((0, 1),)),
-    ),
-    in_place=(("a", "b"),),
-)
-BOTH_PINNED = Problem(
-    (Buffer("a", 4, ((0, 2),), pinned=(0,)), Buffer("b", 4, ((1, 3),), pinned=(0,))),
-    at(8),
-    in_place=(("a", "b"),),
-)
-DEAR = Problem(
-    tuple(Buffer(name, 4, ((at, at + 2),)) for at, name in enumerate("abc")),
-    at(4),
-    in_place=(("a", "b"), ("b", "c")),
-    penalties=(Penalty("a", "b", HUGE), Penalty("b", "c", HUGE), Penalty("a", "c", HUGE)),
+TAKEN_TWICE = written("a 4 0 1; b 4 1 2; c 4 1 2; d 8 0 1", in_place="ab")
+BOTH_PINNED = written("a 4 0 2 pin=0; b 4 1 3 pin=0", 8, in_place="ab")
+DEAR = written(
+    "a 4 0 2; b 4 1 3; c 4 2 4",
+    4,
+    in_place="ab bc",
+    penalties=[Penalty(*pair, HUGE) for pair in ("ab", "bc", "ac")],
 )
 PRIMES = (2**31 - 1, 2**30 - 35, 2**29 - 3, 1_000_003)
 COPRIME = Problem(
@@ -160,15 +138,14 @@ COPRIME = Problem(
         Buffer(f"b{i}", 10, ((i, i + 2),), prime, use=PipelineUse(dma=i % 2 == 0))
         for i, prime in enumerate(PRIMES)
     ),
-    at(20),
+    MemoryScope("local.UB", 20),
     in_place=(("b0", "b1"), ("b1", "b2"), ("b2", "b3")),
 )
 
 
 def beside(first, size, second, other):
-    a = Buffer("a", size, ((0, 2),), pinned=(first,))
-    b = Buffer("b", other, ((3, 5),), pinned=(second,))
-    return Problem((a, b, Buffer("c", 4, ((1, 4),))), in_place=(("a", "c"), ("b", "c")))
+    lives = f"a {size} 0 2 pin={first}; b {other} 3 5 pin={second}; c 4 1 4"
+    return written(lives, in_place="ac bc")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +157,7 @@ def beside(first, size, second, other):
         (BOTH_PINNED, (0, 4)),
         (DEAR, (3 * HUGE, 4)),
         (COPRIME, (0, 10)),
-        (Problem((Buffer("a", 3, ((0, 1),), 4), Buffer("b", 1, ((0, 1),), 8))), (0, 7)),
+        (written("a 3 0 1 align=4; b 1 0 1 align=8"), (0, 7)),
         (beside(0, 4, 2, 4), (0, 10)),
         (beside(3, 4, 0, 3), (0, 7)),
         (beside(4, 2, 0, 4), (0, 6)),
@@ -205,7 +182,7 @@ def test_pieces_of_huge_alignments_stay_below_the_limit():
         assert plan.peak < 1 << 62
     for reuse, search in ((False, "search"), (True, "mirror")):
         plan = plan_workspace(COPRIME, reuse=reuse, search=search)
-        assert verify(replace(COPRIME, memory=at(None)), plan) == ()
+        assert verify(replace(COPRIME, memory=MemoryScope("local.UB")), plan) == ()
         assert plan.peak < 1 << 62
 
 
@@ -217,17 +194,11 @@ def test_the_bound_is_never_below_the_live_bytes():
 
 
 def test_what_gets_more_offsets_saves_all_that_another_asks_for():
-    buffers = (
-        Buffer("a", 3, ((0, 1),), use=PipelineUse(loop=0)),
-        Buffer("b", 1, ((0, 1),), 3, slots=2),
-        Buffer("c", 3, ((0, 1),), 3, slots=2),
-    )
-    problem = Problem(buffers, in_place=(("a", "c"), ("a", "b"), ("c", "b")))
-    assert best_by_brute_force(problem) == (0, 6)
-    assert lower_bound(problem) == 6
-    fixed = replace(problem, buffers=(Buffer("a", 3, ((0, 1),)), *buffers[1:]))
-    assert best_by_brute_force(fixed) == (0, 9)
-    assert lower_bound(fixed) == 9
+    for loop, least in (("loop=0", 6), ("", 9)):
+        lives = f"a 3 0 1 {loop}; b 1 0 1 align=3 slots=2; c 3 0 1 align=3 slots=2"
+        problem = written(lives, in_place="ac ab cb")
+        assert best_by_brute_force(problem) == (0, least)
+        assert lower_bound(problem) == least
 
 
 def test_a_level_can_hold_more_than_2_to_the_40():
@@ -236,27 +207,21 @@ def test_a_level_can_hold_more_than_2_to_the_40():
         Buffer("loaded", 8, ((0, 2),), slots=2, use=PipelineUse(dma=True, loop=0, runs=runs)),
         Buffer("computed", 8, ((2, 4),), use=PipelineUse(loop=0, runs=runs)),
     )
-    plan = plan_at_level(with_level_penalties(Problem(buffers, at(16))), 1)
+    plan = plan_at_level(with_level_penalties(Problem(buffers, MemoryScope("local.UB", 16))), 1)
     assert plan.fits
     assert plan.penalty == runs
 
 
 @pytest.mark.parametrize("lowest", [2, 1, 0])
 def test_levels_leave_what_is_decided(lowest):
-    pinned = Problem(
-        BOTH_PINNED.buffers, at(8), BOTH_PINNED.in_place, penalties=(Penalty("a", "b", 3),)
-    )
+    costs = [Penalty("a", "b", 3)]
+    pinned = replace(BOTH_PINNED, penalties=costs)
     assert plan_at_level(pinned, lowest).offsets == {"a": (0,), "b": (0,)}
-    apart = Problem(
-        (Buffer("a", 4, ((0, 1),)), Buffer("b", 4, ((1, 2),))),
-        at(8),
-        separations=(("a", "b"),),
-        penalties=(Penalty("a", "b", 3),),
-    )
+    apart = written("a 4 0 1; b 4 1 2", 8, separations="ab", penalties=costs)
     assert plan_at_level(apart, lowest).peak == 8
 
 
 def test_slots_match_only_where_all_that_meet_do():
-    buffers = (Buffer("a", 4, ((0, 1),), slots=2), Buffer("b", 8, ((1, 2),), slots=2))
-    found = BlockList(Problem(buffers, penalties=(Penalty("a", "b", 5, 1),))).penalty
+    costs = [Penalty("a", "b", 5, 1)]
+    found = BlockList(written("a 4 0 1 slots=2; b 8 1 2 slots=2", penalties=costs)).penalty
     assert [found((0, 4, 8, 0)), found((0, 4, 0, 8)), found((0, 4, 8, 16))] == [5, 5, 0]

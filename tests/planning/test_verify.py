@@ -8,12 +8,11 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_oracles import is_right, problems
+from planning_oracles import is_right, problems, written
 
 from passes.planning import (
     Buffer,
     Penalty,
-    PipelineUse,
     Plan,
     PlanError,
     Problem,
@@ -92,110 +91,79 @@ def counts(buffer):
     return st.sampled_from([buffer.slots] * 4 + [buffer.slots + 1])
 
 
-LOOP = PipelineUse(loop=0)
-A = Buffer("a", 8, ((0, 4),))
-B = Buffer("b", 8, ((3, 6),))
-C = Buffer("c", 8, ((6, 8),))
+COSTLY = written("a 8 0 4; c 8 6 8", penalties=[Penalty("a", "c", 5)])
 
 
 @pytest.mark.parametrize(
-    ("problem", "plan", "kind", "names"),
+    ("problem", "offsets", "peak", "kind", "names"),
     [
-        (Problem((A, B)), plan_of({"a": (0,)}), "unplaced", ("b",)),
+        (written("a 8 0 4; b 8 3 6"), {"a": (0,)}, 0, "unplaced", "b"),
         # As many offsets as buffers, but not one for each.
         (
-            Problem((A, replace(C, use=LOOP), B)),
-            plan_of({"c": (0, 8), "b": (0,)}, 16),
+            written("a 8 0 4; c 8 6 8 loop=0; b 8 3 6"),
+            {"c": (0, 8), "b": (0,)},
+            16,
             "unplaced",
-            ("a",),
+            "a",
         ),
-        (Problem((A,)), plan_of({"a": (0,), "z": (0,)}), "unknown", ("z",)),
-        (Problem((A,)), plan_of({"a": (0, 8)}, 16), "slots", ("a",)),
-        (Problem((replace(A, slots=2),)), plan_of({"a": (0,)}, 8), "slots", ("a",)),
+        (written("a 8 0 4"), {"a": (0,), "z": (0,)}, 0, "unknown", "z"),
+        (written("a 8 0 4"), {"a": (0, 8)}, 16, "slots", "a"),
+        (written("a 8 0 4 slots=2"), {"a": (0,)}, 8, "slots", "a"),
+        (written("a 8 0 4 loop="), {"a": (0, 8)}, 16, "slots", "a"),
+        (written("a 8 0 4"), {"a": (-8,)}, 0, "offset", "a"),
+        (written("a 8 0 4"), {"a": 0}, 8, "offset", "a"),
+        (written("a 8 0 4"), {"a": (0.0,)}, 8, "offset", "a"),
+        (written("a 8 0 4 align=4"), {"a": (2,)}, 10, "misaligned", "a"),
+        (written("a 8 0 4", MemoryScope("local", alignment=4)), {"a": (2,)}, 10, "misaligned", "a"),
+        (written("a 8 0 4", 15), {"a": (8,)}, 16, "capacity", "a"),
         (
-            Problem((replace(A, use=PipelineUse()),)),
-            plan_of({"a": (0, 8)}, 16),
-            "slots",
-            ("a",),
-        ),
-        (Problem((A,)), plan_of({"a": (-8,)}), "offset", ("a",)),
-        (Problem((A,)), Plan({"a": 0}, 8, 0, "by hand", Status.FEASIBLE), "offset", ("a",)),
-        (Problem((A,)), Plan({"a": (0.0,)}, 8, 0, "by hand", Status.FEASIBLE), "offset", ("a",)),
-        (
-            Problem((replace(A, alignment=4),)),
-            plan_of({"a": (2,)}, 10),
-            "misaligned",
-            ("a",),
-        ),
-        (
-            Problem((A,), MemoryScope("local", alignment=4)),
-            plan_of({"a": (2,)}, 10),
-            "misaligned",
-            ("a",),
-        ),
-        (Problem((A,), MemoryScope("local", 15)), plan_of({"a": (8,)}, 16), "capacity", ("a",)),
-        (
-            Problem((A,), MemoryScope("local", reserved=((7, 9),))),
-            plan_of({"a": (0,)}, 8),
+            written("a 8 0 4", MemoryScope("local", reserved=((7, 9),))),
+            {"a": (0,)},
+            8,
             "reserved",
-            ("a",),
+            "a",
         ),
-        (Problem((replace(A, pinned=(8,)),)), plan_of({"a": (0,)}, 8), "pinned", ("a",)),
-        (Problem((A, B)), plan_of({"a": (0,), "b": (7,)}, 15), "overlap", ("a", "b")),
+        (written("a 8 0 4 pin=8"), {"a": (0,)}, 8, "pinned", "a"),
+        (written("a 8 0 4; b 8 3 6"), {"a": (0,), "b": (7,)}, 15, "overlap", "ab"),
+        (written("a 8 0 4 slots=2"), {"a": (0, 4)}, 12, "overlap", "aa"),
         (
-            Problem((replace(A, slots=2),)),
-            plan_of({"a": (0, 4)}, 12),
-            "overlap",
-            ("a", "a"),
-        ),
-        (
-            Problem((A, B), in_place=(("a", "b"),)),
-            plan_of({"a": (0,), "b": (4,)}, 12),
+            written("a 8 0 4; b 8 3 6", in_place="ab"),
+            {"a": (0,), "b": (4,)},
+            12,
             "in place",
-            ("a", "b"),
+            "ab",
         ),
         (
-            Problem((A, C), separations=(("c", "a"),)),
-            plan_of({"a": (0,), "c": (7,)}, 15),
+            written("a 8 0 4; c 8 6 8", separations="ca"),
+            {"a": (0,), "c": (7,)},
+            15,
             "separated",
-            ("c", "a"),
+            "ca",
         ),
         (
-            Problem((replace(A, use=PipelineUse(loop=3)), C), separations=(("a", "c"),)),
-            plan_of({"a": (0, 8), "c": (12,)}, 20),
+            written("a 8 0 4 loop=3; c 8 6 8", separations="ac"),
+            {"a": (0, 8), "c": (12,)},
+            20,
             "separated",
-            ("a", "c"),
+            "ac",
         ),
         (
-            Problem((replace(A, slots=2), replace(B, use=LOOP)), in_place=(("a", "b"),)),
-            plan_of({"a": (0, 8), "b": (0,)}, 16),
+            written("a 8 0 4 slots=2; b 8 3 6 loop=0", in_place="ab"),
+            {"a": (0, 8), "b": (0,)},
+            16,
             "in place",
-            ("a", "b"),
+            "ab",
         ),
-        (
-            Problem((replace(A, slots=2, use=LOOP),)),
-            plan_of({"a": (0, 8, 12)}, 20),
-            "overlap",
-            ("a", "a"),
-        ),
-        (
-            Problem((replace(A, use=LOOP),), MemoryScope("local", 8)),
-            plan_of({"a": (0, 8)}, 16),
-            "capacity",
-            ("a",),
-        ),
-        (Problem((A,)), plan_of({"a": (0,)}, 9), "peak", ()),
-        (
-            Problem((A, C), penalties=(Penalty("a", "c", 5),)),
-            plan_of({"a": (0,), "c": (0,)}, 8),
-            "penalty",
-            (),
-        ),
+        (written("a 8 0 4 slots=2 loop=0"), {"a": (0, 8, 12)}, 20, "overlap", "aa"),
+        (written("a 8 0 4 loop=0", 8), {"a": (0, 8)}, 16, "capacity", "a"),
+        (written("a 8 0 4"), {"a": (0,)}, 9, "peak", ""),
+        (COSTLY, {"a": (0,), "c": (0,)}, 8, "penalty", ""),
     ],
 )
-def test_each_violation_is_named(lives, problem, plan, kind, names):
+def test_each_violation_is_named(lives, problem, offsets, peak, kind, names):
+    plan = plan_of(offsets, peak)
     (violation,) = verify(problem, plan)
-    assert (violation.kind, violation.buffers) == (kind, names)
+    assert (violation.kind, violation.buffers) == (kind, tuple(names))
     assert all(repr(name) in violation.message for name in names)
     with pytest.raises(PlanError, match="plan of 'by hand' is wrong") as error:
         check(problem, plan)
@@ -203,33 +171,32 @@ def test_each_violation_is_named(lives, problem, plan, kind, names):
 
 
 def test_right_plans_pass(lives):
-    in_place = Problem((A, B), in_place=(("a", "b"),))
-    check(in_place, plan_of({"a": (0,), "b": (0,)}, 8))
-    check(in_place, plan_of({"a": (0,), "b": (8,)}, 16))
-    costly = Problem((A, C), penalties=(Penalty("a", "c", 5),))
-    check(costly, plan_of({"a": (0,), "c": (7,)}, 15, penalty=5))
-    check(costly, plan_of({"a": (0,), "c": (8,)}, 16))
-    of_two_loops = (replace(A, use=LOOP), replace(B, use=PipelineUse(loop=1)))
-    check(Problem(of_two_loops, in_place=(("a", "b"),)), plan_of({"a": (0,), "b": (0,)}, 8))
-
-
-def test_a_buffer_of_a_loop_may_have_more_offsets_than_slots():
-    double, single = replace(A, slots=2), replace(B, use=LOOP)
-    pair = Problem((double, single), in_place=(("a", "b"),))
-    check(pair, plan_of({"a": (0, 8), "b": (0, 8)}, 16))
-    check(pair, plan_of({"a": (0, 8), "b": (24, 16)}, 32))
-
-
-def test_sharing_costs_less_if_slots_match():
-    double, single = replace(A, slots=2, use=LOOP), replace(C, use=LOOP)
-    problem = Problem((double, single), penalties=(Penalty("a", "c", 5, cost_if_slots_match=2),))
-    for offsets, cost in (((0,), 5), ((0, 8), 2), ((8, 0), 5), ((0, 16), 2), ((16, 0), 5)):
-        peak = max(16, *(offset + 8 for offset in offsets))
-        check(problem, plan_of({"a": (0, 8), "c": offsets}, peak, cost))
+    in_place = written("a 8 0 4; b 8 3 6", in_place="ab")
+    of_two_loops = written("a 8 0 4 loop=0; b 8 3 6 loop=1", in_place="ab")
+    # A buffer of a loop may have more offsets than slots, and sharing costs less if slots match.
+    pair = written("a 8 0 4 slots=2; b 8 3 6 loop=0", in_place="ab")
+    costly = [Penalty("a", "c", 5, cost_if_slots_match=2)]
+    matched = written("a 8 0 4 slots=2 loop=0; c 8 6 8 loop=0", penalties=costly)
+    for problem, offsets, peak, penalty in (
+        (in_place, {"a": (0,), "b": (0,)}, 8, 0),
+        (in_place, {"a": (0,), "b": (8,)}, 16, 0),
+        (of_two_loops, {"a": (0,), "b": (0,)}, 8, 0),
+        (COSTLY, {"a": (0,), "c": (7,)}, 15, 5),
+        (COSTLY, {"a": (0,), "c": (8,)}, 16, 0),
+        (pair, {"a": (0, 8), "b": (0, 8)}, 16, 0),
+        (pair, {"a": (0, 8), "b": (24, 16)}, 32, 0),
+        (matched, {"a": (0, 8), "c": (0,)}, 16, 5),
+        (matched, {"a": (0, 8), "c": (0, 8)}, 16, 2),
+        (matched, {"a": (0, 8), "c": (8, 0)}, 16, 5),
+        (matched, {"a": (0, 8), "c": (0, 16)}, 24, 2),
+        (matched, {"a": (0, 8), "c": (16, 0)}, 24, 5),
+    ):
+        check(problem, plan_of(offsets, peak, penalty))
 
 
 def test_a_pair_that_meets_twice_is_named_once_and_every_pair_up_to_the_limit(lives):
-    twice = Problem(tuple(replace(b, live=((0, 2), (4, 6))) for b in (A, B)))
+    lives_twice = ((0, 2), (4, 6))
+    twice = Problem(tuple(Buffer(name, 8, lives_twice) for name in "ab"))
     (violation,) = verify(twice, plan_of({"a": (0,), "b": (4,)}, 12))
     assert violation.kind == "overlap"
     piled = Problem(tuple(Buffer(f"b{i}", 1, ((0, 1),)) for i in range(60)))

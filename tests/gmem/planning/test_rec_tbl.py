@@ -3,19 +3,14 @@
 
 import pytest
 from hypothesis import given, note, settings
-from planning_oracles import blocks_of, problems
+from planning_oracles import blocks_of, problems, written
 
-from passes.planning import Buffer, Problem, check, lower_bound, solve
+from passes.planning import check, lower_bound, solve
 from target_hw.memory import MemoryScope
 
 
-def problem_of(lives, alignment=1, **fields):
-    """Return a problem from lines of a name, size, begin and end."""
-    rows = [line.split() for line in lives.split(";")]
-    buffers = [
-        Buffer(name, int(size), ((int(begin), int(end)),)) for name, size, begin, end in rows
-    ]
-    return Problem(tuple(buffers), MemoryScope("global", alignment=alignment), **fields)
+def problem_of(text, alignment=1, **fields):
+    return written(text, MemoryScope("global", alignment=alignment), **fields)
 
 
 # By the positions of operators; `E` has two names, and what is returned lives on behind them.
@@ -45,8 +40,8 @@ CASES = [
     ),
     # A separated buffer takes no address of its partners.
     (
-        problem_of("b0 8 0 1; b1 8 2 3; b2 8 4 5", separations=(("b0", "b1"), ("b0", "b2"))),
-        "b0 0 b1 8 b2 8",
+        problem_of("a 8 0 1; b 8 2 3; c 8 4 5", separations="ab ac"),
+        "a 0 b 8 c 8",
     ),
 ]
 
@@ -66,17 +61,12 @@ def test_best_takes_less_than_the_strategy():
 
 
 def test_slots_alignments_pins_and_reserved_bytes():
-    slots = Problem((Buffer("a", 8, ((0, 2),), slots=2), Buffer("b", 8, ((2, 3),))))
+    slots = written("a 8 0 2 slots=2; b 8 2 3")
     assert solve(slots, "rec_tbl").offsets == {"a": (0, 8), "b": (0,)}
-    sizes = (("a", 1, 1), ("b", 65, 1), ("c", 8, 1), ("wide", 4, 96))
-    buffers = [Buffer(name, size, ((0, 1),), alignment) for name, size, alignment in sizes]
-    aligned = Problem(tuple(buffers), MemoryScope("global", alignment=64))
+    aligned = problem_of("a 1 0 1; b 65 0 1; c 8 0 1; wide 4 0 1 align=96", 64)
     assert solve(aligned, "rec_tbl").offsets == {"a": (0,), "b": (64,), "c": (192,), "wide": (384,)}
-    buffers = [
-        Buffer("pin", 8, ((0, 1),), pinned=(8,)),
-        *problem_of("a 8 0 2; b 8 1 3; c 8 5 6").buffers,
-    ]
-    problem = Problem(tuple(buffers), MemoryScope("global", reserved=((18, 20),)))
+    reserved = MemoryScope("global", reserved=((18, 20),))
+    problem = written("pin 8 0 1 pin=8; a 8 0 2; b 8 1 3; c 8 5 6", reserved)
     plan = solve(problem, "rec_tbl")
     assert plan.offsets == {"pin": (8,), "a": (0,), "b": (20,), "c": (0,)}
     check(problem, plan)

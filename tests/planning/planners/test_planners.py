@@ -9,14 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from hypothesis import given, note, settings
-from planning_oracles import best_by_brute_force, is_right, problems
+from planning_oracles import best_by_brute_force, is_right, problems, written
 from sweeps import swept
 
 from passes.planning import (
     Budget,
     Buffer,
     Penalty,
-    PipelineUse,
     Plan,
     Problem,
     Status,
@@ -98,17 +97,10 @@ def test_an_empty_problem_has_a_plan():
 
 
 @pytest.mark.parametrize(
-    ("fields", "peak"),
-    [
-        ({"use": PipelineUse(loop=0)}, 16),
-        ({"use": PipelineUse()}, 24),
-        ({}, 24),
-        ({"use": PipelineUse(loop=0), "pinned": (0,)}, 24),
-    ],
+    ("more", "peak"), [("loop=0", 16), ("loop=", 24), ("", 24), ("loop=0 pin=0", 24)]
 )
-def test_only_what_a_loop_writes_anew_gets_more_offsets(fields, peak):
-    double, single = Buffer("a", 8, ((0, 4),), slots=2), Buffer("b", 8, ((3, 6),), **fields)
-    problem = Problem((double, single), in_place=(("a", "b"),))
+def test_only_what_a_loop_writes_anew_gets_more_offsets(more, peak):
+    problem = written(f"a 8 0 4 slots=2; b 8 3 6 {more}", in_place="ab")
     for name in EVERY:
         assert is_right(problem, solve(problem, name)), name
     assert solve(problem, "best").peak == peak
@@ -116,16 +108,8 @@ def test_only_what_a_loop_writes_anew_gets_more_offsets(fields, peak):
 
 def test_what_cannot_fit_is_proven_and_says_what_was_needed():
     # No position needs more than 5 bytes, but only one order of the odd pair fits 5.
-    buffers = (
-        Buffer("a", 3, ((0, 2),)),
-        Buffer("b", 2, ((0, 1),)),
-        Buffer("c", 2, ((1, 3),)),
-        Buffer("d", 3, ((2, 4),)),
-        Buffer("e", 2, ((3, 5),)),
-        Buffer("f", 3, ((4, 6),)),
-    )
     for capacity in (3, 4, 5):
-        problem = Problem(buffers, MemoryScope("local", capacity))
+        problem = written("a 3 0 2; b 2 0 1; c 2 1 3; d 3 2 4; e 2 3 5; f 3 4 6", capacity)
         plan = solve(problem, "best")
         assert plan.fits == (best_by_brute_force(problem) is not None)
         if not plan.fits:
@@ -169,15 +153,8 @@ def test_offsets_alone_are_completed(registered):
     def stacked(problem, budget):
         return {"a": 0, "b": (8, 16), "c": [0]}
 
-    problem = Problem(
-        (
-            Buffer("a", 8, ((0, 2),)),
-            Buffer("b", 8, ((1, 3),), slots=2),
-            Buffer("c", 4, ((2, 3),)),
-        ),
-        MemoryScope("local.UB", 24),
-        penalties=(Penalty("a", "c", 5), Penalty("a", "b", 7)),
-    )
+    costs = [Penalty("a", "c", 5), Penalty("a", "b", 7)]
+    problem = written("a 8 0 2; b 8 1 3 slots=2; c 4 2 3", 24, penalties=costs)
     name = registered(stacked)
     plan = solve(problem, name)
     assert (plan.peak, plan.penalty, plan.planner, plan.status) == (24, 5, name, Status.FEASIBLE)
@@ -209,7 +186,7 @@ def test_what_is_no_plan_is_named(registered, answer, message):
 
 
 def test_a_plan_at_the_lower_bound_is_optimal(registered):
-    problem = Problem((Buffer("a", 8, ((0, 2),)), Buffer("b", 8, ((2, 3),))))
+    problem = written("a 8 0 2; b 8 2 3")
     for offset, status in ((0, Status.OPTIMAL), (8, Status.FEASIBLE)):
         plan = Plan({"a": (0,), "b": (offset,)}, 8 + offset, 0, "mine", Status.FEASIBLE)
         assert solve(problem, registered(lambda problem, budget, plan=plan: plan)).status is status
