@@ -157,8 +157,8 @@ class Replay:
         self._memory[handle] = _Memory(buffer.name, own, shared)
 
     def _decl(self, op: Any) -> None:
-        source = op.data if isinstance(op.data, tirx.Var) else op.data.args[0]
-        self._memory[op.buffer.__chandle__()] = self._memory[source.__chandle__()]
+        known = self._memory.get(op.data.__chandle__())
+        self._memory[op.buffer.__chandle__()] = known or self._value(op.data)[0]
 
     def _store(self, op: Any) -> None:
         value = np.atleast_1d(np.asarray(self._value(op.value)))

@@ -11,16 +11,15 @@ import address_runs
 import numpy as np
 import pytest
 import tvm
-from address_replay import Replay
 from hypothesis import note
 from hypothesis import strategies as st
+from module_replay import ModuleReplay
 from program_parts import call
 from sweeps import swept
 from tvm import tirx
 from tvm.ir import GlobalVar, PrimType
 from tvm.ir.expr import Call
 from tvm.ir.transform import Pass, Sequential
-from tvm.tirx import PrimFunc, is_buffer_var
 
 from passes.addresses.transform import PlanAddresses
 from passes.ascend.transform import WORKSPACE_BYTES, AscendPlanMemory
@@ -114,44 +113,6 @@ class ModuleBuilder:
     def name(self) -> int:
         self.names += 1
         return self.names
-
-
-class ModuleReplay(Replay):
-    """Runs a module in which allocations have addresses, each scope being one memory."""
-
-    def __init__(self, mod: tvm.IRModule) -> None:
-        self._functions = {str(var.name_hint): mod[var] for var in mod.get_global_vars()}
-        self._memories: dict[str, np.ndarray] = {}
-        super().__init__(self._functions["main"], _NoPlan)
-
-    def _alloc(self, op: Any) -> None:
-        super()._alloc(op)
-        ty = op.buffer.ty
-        memory = self._memory[op.buffer.__chandle__()]
-        if len(ty.allocated_addr):
-            begin = int(ty.allocated_addr[0])
-            all_bytes = self._memories.setdefault(
-                str(ty.storage_scope), np.full(1 << 16, 0xA5, dtype="uint8")
-            )
-            memory.shared = all_bytes[begin : begin + len(memory.own)]
-
-    def _call(self, op: Any) -> Any:
-        name = str(op.op.name_hint) if isinstance(op.op, GlobalVar) else str(op.op.name)
-        args = list(op.args)
-        if name in ("tirx.call_extern", "tirx.tvm_call_packed"):
-            name, args = str(args[0].value), args[1:]
-        if name not in self._functions:
-            return super()._call(op)
-        func: PrimFunc = self._functions[name]
-        for param, arg in zip(func.params, args, strict=True):
-            assert not is_buffer_var(param)
-            self._memory[param.__chandle__()], _ = self._value(arg)
-        self._run(func.body)
-        return None
-
-
-class _NoPlan:
-    scopes = ()
 
 
 def calling_modules() -> st.SearchStrategy[tvm.IRModule]:
