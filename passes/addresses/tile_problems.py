@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from tvm.tirx.operator.tile_primitive.ops import (
@@ -94,7 +95,7 @@ def tile_problems(func: PrimFunc, memory: MemoryHierarchy) -> list[TileProblem]:
     have, or is allocated within an instruction or a block.
     """
     reader = _TileReader()
-    reader.read(func.body, ())
+    reader.read(func.body)
     for tile in _tiles(func):
         if tile.__chandle__() not in reader.allocations:
             where = f"buffer {tile.name!r} in {tile.ty.storage_scope}"
@@ -179,69 +180,55 @@ class _Touch:
     """One statement that names a buffer."""
 
     position: int
-    loops: tuple[int, ...]  # The numbers of those around it, outermost first
-    branches: tuple[int, ...] = ()  # Likewise
+    around: tuple[int, ...]  # The numbers of the loops and branches around it, outermost first
     is_scratch: bool = False  # Whether the statement names the buffer as its workspace alone
     fills: bool = False  # Whether the statement writes all of the buffer and does not read it
     is_name: bool = False  # Whether the statement gives the buffer's address a name, and no more
 
 
-def _filled(node: Any) -> tir.Var | None:
-    """Return the buffer that a primitive or an instruction writes all of, as is sure at a look."""
+def _filled(node: Any) -> tuple[tir.Var, list[Any]] | None:
+    """Return the buffer that a primitive or an instruction writes all of, and its other operands.
+
+    None where that is not sure at a look.
+    """
     if isinstance(node, tir.TilePrimitive):
-        region = node.args[0]
         if not isinstance(tir.TilePrimitive.downcast(node), _OVERWRITE):
             return None
-        if not isinstance(region, tir.Region):
+        result, others = node.args[0], [*node.args[1:], *node.config.values()]
+        others += node.workspace.values()
+        if not isinstance(result, tir.Region):
             return None
-        ranges = zip(region.region, region.source.ty.shape, strict=True)
-        is_whole = all(
-            tir.constant(each.min) == 0 and _is_as_long(each.extent, extent)
-            for each, extent in ranges
-        )
-        return region.source if is_whole else None
-    call, counts = _instruction_call(node)
-    if call is None or str(call.op.name).rpartition(".")[2] not in _OVERWRITING:
-        return None
-    result = call.args[0]
-    if not isinstance(result, tir.Load):
-        return None
-    for index, extent in zip(result.indices, result.source.ty.shape, strict=True):
-        count = counts.pop(index.__chandle__(), None)
-        is_all = tir.constant(index) == 0 and tir.constant(extent) == 1
-        if not is_all and (count is None or not _is_as_long(count, extent)):
+        written = [(each.min, each.extent) for each in result.region]
+    else:
+        call, counts = _instruction_call(node)
+        if call is None or str(call.op.name).rpartition(".")[2] not in _OVERWRITING:
             return None
-    return result.source
+        result, *others = call.args
+        if not isinstance(result, tir.Load):
+            return None
+        one = tir.IntConstant("int32", 1)
+        written = [counts.pop(index.__chandle__(), (index, one)) for index in result.indices]
+    # From where on, and how many elements, in each dimension
+    ranges = [(tir.constant(begin), tir.constant(length)) for begin, length in written]
+    extents = [tir.constant(extent) for extent in result.source.ty.shape]
+    is_whole = None not in extents and ranges == [(0, extent) for extent in extents]
+    return (result.source, others) if is_whole else None
 
 
-def _instruction_call(node: Any) -> tuple[tir.Call | None, dict[int, Any]]:
-    """Return the call of an instruction, and how far the loops around it count, by their variables.
+def _instruction_call(node: Any) -> tuple[tir.Call | None, dict[int, tuple[Any, Any]]]:
+    """Return the call of an instruction, and the bounds of the loops around it, by their variables.
 
-    None where something else stands around the call, or a loop does not begin at 0.
+    None where something else stands around the call, or a loop has a step.
     """
-    counts: dict[int, Any] = {}
+    counts: dict[int, tuple[Any, Any]] = {}
     if not isinstance(node, tir.Attribute):
         return None, counts
     body = node.body
-    while isinstance(body, tir.Loop):
-        if tir.constant(body.min) != 0 or body.step is not None:
-            return None, counts
-        counts[body.loop_var.__chandle__()] = body.extent
+    while isinstance(body, tir.Loop) and body.step is None:
+        counts[body.loop_var.__chandle__()] = body.min, body.extent
         body = body.body
     is_call = isinstance(body, tir.Evaluation) and isinstance(body.value, tir.Call)
     return (body.value if is_call else None), counts
-
-
-def _others(node: Any) -> list[Any]:
-    """Return what a primitive or an instruction names beside its first operand."""
-    if isinstance(node, tir.TilePrimitive):
-        return [*list(node.args)[1:], *node.config.values(), *node.workspace.values()]
-    call, _ = _instruction_call(node)
-    return [] if call is None else list(call.args)[1:]
-
-
-def _is_as_long(count: Any, extent: Any) -> bool:
-    return tir.constant(count) is not None and tir.constant(count) == tir.constant(extent)
 
 
 class _TileReader:
@@ -249,8 +236,8 @@ class _TileReader:
 
     def __init__(self) -> None:
         self.position = 0
-        self._branches: tuple[int, ...] = ()
         self.allocations: dict[int, tuple[tir.Allocation, _Touch]] = {}
+        self._number = count()  # Of loops and branches
         self._spans: dict[int, LiveRange] = {}  # Of loops, by number
         self._touches: dict[int, list[_Touch]] = {}  # By the owner's handle
         self._lasting: set[int] = set()  # Owners that something goes on with
@@ -269,74 +256,64 @@ class _TileReader:
         _, made = self.allocations[handle]
         touches = self._touches.get(handle, [made])
         begin, end = touches[0].position, touches[-1].position + 1
+        loops = {number for touch in touches for number in touch.around} & self._spans.keys()
         if handle in self._lasting:
-            loops = (number for touch in touches for number in touch.loops)
             return min([begin, *(self._spans[number][0] for number in loops)]), self.position
         if all(touch.is_scratch for touch in touches):
             return begin, end
         first, *_ = [touch for touch in touches if not touch.is_name] or touches
-        is_own = first.fills and (first.loops, first.branches) == (made.loops, made.branches)
-        carrying = {number for touch in touches for number in touch.loops}
-        outside = carrying - ({*made.loops} if is_own else set())
-        spans = [(begin, end), *(self._spans[number] for number in outside)]
+        if first.fills and first.around == made.around:
+            loops.difference_update(made.around)
+        spans = [(begin, end), *(self._spans[number] for number in loops)]
         return min(first for first, _ in spans), max(last for _, last in spans)
 
-    def read(self, op: Any, loops: tuple[int, ...]) -> None:
+    def read(self, op: Any, around: tuple[int, ...] = ()) -> None:
         """Read a statement, and what stands in it."""
         match op:
             case tir.Sequence():
                 for part in op.seq:
-                    self.read(part, loops)
+                    self.read(part, around)
             case tir.Allocation():
                 handle = op.buffer.__chandle__()
-                self.allocations[handle] = op, _Touch(self.position, loops, self._branches)
+                self.allocations[handle] = op, _Touch(self.position, around)
                 self._owned[handle] = [handle]
                 self.position += 1
             case tir.Declaration():
                 self._owned[op.buffer.__chandle__()] = self._owners(op.data)
             case tir.Binding():
-                self._note(op.value, loops)
+                self._note(op.value, around)
                 self._owned[op.var.__chandle__()] = self._owners(op.value)
             case tir.Loop() | tir.While():
-                self._read_loop(op, loops)
+                number, begin = next(self._number), self.position
+                # A condition is read in each round, before the body.
+                for part in [op.min, op.extent] if isinstance(op, tir.Loop) else [op.condition]:
+                    self._note(part, (*around, number))
+                self.read(op.body, (*around, number))
+                self.position += 1
+                self._spans[number] = begin, self.position
             case tir.If():
-                self._note(op.condition, loops)
-                outer = self._branches
+                self._note(op.condition, around)
                 for case in (op.then_case, op.else_case):
                     if case is not None:
-                        self._branches = (*outer, self.position)
-                        self.read(case, loops)
-                self._branches = outer
+                        self.read(case, (*around, next(self._number)))
             case tir.Attribute() if op.attr_key != _INSTRUCTION:
-                self._note(op.value, loops)
-                self.read(op.body, loops)
+                self._note(op.value, around)
+                self.read(op.body, around)
             case _:
-                self._note(op, loops)
+                self._note(op, around)
 
-    def _read_loop(self, op: tir.Loop | tir.While, loops: tuple[int, ...]) -> None:
-        number, begin = len(self._spans), self.position
-        self._spans[number] = begin, begin
-        inside = (*loops, number)
-        # A condition is read in each round, before the body.
-        for part in [op.min, op.extent] if isinstance(op, tir.Loop) else [op.condition]:
-            self._note(part, inside)
-        self.read(op.body, inside)
-        self.position += 1
-        self._spans[number] = begin, self.position
-
-    def _note(self, node: Any, loops: tuple[int, ...]) -> None:
+    def _note(self, node: Any, around: tuple[int, ...]) -> None:
         """Note what one statement without a body touches."""
         is_tile = isinstance(node, tir.TilePrimitive)
         workspace = self._owners([*node.workspace.values()]) if is_tile else []
         named = self._owners([*node.args, *node.config.values()] if is_tile else node)
-        filled = _filled(node)
-        if filled is not None and filled.__chandle__() in self._owners(_others(node)):
-            filled = None
+        written, others = _filled(node) or (None, [])
+        filled = set() if written is None else {written.__chandle__()}
+        filled.difference_update(self._owners(others))
         is_name = isinstance(node, tir.Expr) and not has_any(node, tir.Load, tir.Region)
         for handle in dict.fromkeys([*named, *workspace]):
-            fills = filled is not None and filled.__chandle__() == handle
             is_scratch = handle not in named
-            touch = _Touch(self.position, loops, self._branches, is_scratch, fills, is_name)
+            touch = _Touch(self.position, around, is_scratch, handle in filled, is_name)
             self._touches.setdefault(handle, []).append(touch)
             if is_tile and isinstance(tir.TilePrimitive.downcast(node), _GO_ON):
                 self._lasting.add(handle)

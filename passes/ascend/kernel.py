@@ -153,19 +153,17 @@ def _with_least_cycles(
         )
     requests = memory_requests(kernel, scopes)
     choices = choose(requests, level_planner(options), cost_model, options.budget)
-    best = {_key(choice.problem): choice for choice in choices if choice is not None}
-
-    def solver(problem: Problem) -> Plan:
-        choice = best.get(_key(problem))
-        if choice is None or choice.problem.memory != problem.memory:
-            return planner(problem)
-        return replace(choice.plan, reuse=reuse_of(problem, choice.plan.offsets))
-
-    problems = []
-    for attached in kernel.found.problems:
-        choice = best.get(_key(attached.problem))
-        problems.append(attached if choice is None else replace(attached, problem=choice.problem))
-    return replace(kernel.found, problems=tuple(problems)), solver
+    chosen = {_key(choice.problem): choice.problem for choice in choices if choice is not None}
+    plans = {
+        choice.problem: replace(choice.plan, reuse=reuse_of(choice.problem, choice.plan.offsets))
+        for choice in choices
+        if choice is not None
+    }
+    problems = tuple(
+        replace(each, problem=chosen.get(_key(each.problem), each.problem))
+        for each in kernel.found.problems
+    )
+    return replace(kernel.found, problems=problems), lambda p: plans.get(p) or planner(p)
 
 
 def _plan_workspace(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:

@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from passes.planning import Plan, Problem
 from target_hw.machine import Machine
 
 Part = TypeVar("Part")
+Leaf = TypeVar("Leaf")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Alternative(Generic[Part]):
 Step: TypeAlias = "Statement | Loop[Step] | Alternative[Step]"
 
 
-def statements_of(steps: Sequence[Step]) -> Iterator[Statement]:
+def statements_of(steps: Sequence[Leaf | Loop[Any] | Alternative[Any]]) -> Iterator[Leaf]:
     """Yield the statements in program order, those of both sides of a branch."""
     for step in steps:
         if isinstance(step, Loop):
@@ -165,7 +166,7 @@ class Resolved:
             cores.setdefault(statement.pipe, set()).add(self._core(statement))
         self._on_several_cores = {p for p, names in cores.items() if len(names - {None}) > 1}
         self.steps = tuple(self._steps(program, ()))
-        used = {instruction.pipe for instruction in _instructions(self.steps)}
+        used = {instruction.pipe for instruction in statements_of(self.steps)}
         suffixes = ("", *(f" {core}" for core, _ in machine.cores))
         rows = (pipe.name + suffix for pipe in machine for suffix in suffixes)
         self.pipes = tuple(row for row in rows if row in used)
@@ -228,7 +229,7 @@ class Resolved:
             raise ValueError(f"loop {loop.number}: its extent must not be negative: {loop.extent}")
         self._numbers.add(loop.number)
         steps = tuple(self._steps(loop.body, (*loops, loop.number)))
-        instructions = list(_instructions(steps))
+        instructions = list(statements_of(steps))
         if loop.extent == 0 or not instructions:
             return
         operands = [o for i in instructions for o in (*i.reads, *i.writes)]
@@ -253,14 +254,6 @@ class Resolved:
                     if one is not two:
                         group |= dict.fromkeys((*one, *two), (*one, *two))
         return tuple(dict.fromkeys(group.values()))
-
-
-def _instructions(steps: Sequence[TimedStep]) -> Iterator[TimedStatement]:
-    for step in steps:
-        if isinstance(step, TimedStatement):
-            yield step
-        else:
-            yield from _instructions(step.body)
 
 
 def _work(steps: Sequence[TimedStep]) -> int:

@@ -23,12 +23,7 @@ def pipelines(func: tirx.PrimFunc):
 
 def uses(func: tirx.PrimFunc) -> dict[str, PipelineUse]:
     """Return how the planned buffers of a function meet the pipelines."""
-    found, made = pipelines(func)
-    return {
-        name: made.uses[allocation.index]
-        for attached in found.problems
-        for name, allocation in attached.allocations.items()
-    }
+    return pipelines(func)[1].uses
 
 
 def steps_of(func: tirx.PrimFunc) -> tuple[Step, ...]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the computations of a function."""
+"""Finds the computations of a function, by the record of its accesses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from passes.ascend.analysis.computations import (
 )
 from passes.ir import NO_LOWER, Bound, MemoryAccess, most_of, structural_map, tir
 from passes.ir.operators import is_tvm_access_ptr, masked_index
-from passes.ir.statements import NodeVisitor, nodes_of
+from passes.ir.statements import nodes_of
 from passes.prim_func import FunctionProblems
 from passes.simulation import Alternative, Loop
 
@@ -30,31 +30,88 @@ _OF_LOAD, _OF_STORE = 1, 2  # The argument that is the index of a load, and of a
 _BOUNDS = (0, 1, 2)  # The parts of a loop before its body
 
 
-def find_computations(found: FunctionProblems, planned: Collection[int]) -> tuple[Node, ...]:
+def find_computations(found: FunctionProblems, planned: Mapping[int, str]) -> tuple[Node, ...]:
     """Find the computations of a function and the loops and branches around them, in order.
 
-    `planned` are indices of allocations. ValueError is raised when one named pipe stands inside of
-    another, or is no name.
+    `planned` has the names of planned buffers by the index of the allocation. ValueError is raised
+    when one named pipe stands inside of another, or is no name.
     """
-    return _Finder(found, planned).nodes(nodes_of(found.access.body))
+    return _Finder(found, planned).nodes(found.access.body, None)
 
 
-class _Finder(NodeVisitor):
-    def __init__(self, found: FunctionProblems, planned: Collection[int]) -> None:
-        self._access, self._accesses = found.access, found.accesses
+class _Finder:
+    def __init__(self, found: FunctionProblems, planned: Mapping[int, str]) -> None:
+        self._access, self._accesses, self._planned = found.access, found.accesses, planned
         self._bounds = list(found.bounds)  # Of the variables that are known by now
-        self._pipe: str | None = None  # The named pipe around
-        self._nodes: list[Node] = []  # Nodes of the statements read so far
         # The statements, by handle, around allocations that are planned.
         places = (place for index in planned for place in found.accesses.of[index].made)
         self._allocating = {each.op.__chandle__() for place in places for each in place}
 
-    def nodes(self, statements: Sequence[Any]) -> tuple[Node, ...]:
-        """Return what statements are made of."""
-        outer, self._nodes = self._nodes, []
-        self._visit(statements)
-        found, self._nodes = self._nodes, outer
+    def nodes(self, part: Any, pipe: str | None) -> tuple[Node, ...]:
+        """Return what a part of a statement is made of; `pipe` is the named pipe around it."""
+        found: list[Node] = []
+        for op in nodes_of(part):
+            name = _named_pipe(op, pipe)
+            inside = self._statement(op, name or pipe)
+            if name is not None and inside:
+                whole = flattened(inside)
+                inside = [replace(whole, pipe=name, is_plain=False, is_value=False)]
+            found += inside
         return tuple(found)
+
+    def _statement(self, op: Any, pipe: str | None) -> Sequence[Node]:
+        key = op.__chandle__()
+        match op:
+            case tir.Allocation() | tir.Declaration():
+                return ()
+            case tir.Store():
+                return [self._store(op)]
+            case tir.Attribute():
+                return self.nodes(op.body, pipe)
+            case tir.Binding() | tir.Assertion():
+                return self._value(op)
+            case tir.Loop():
+                return self._loop(op, pipe)
+            case tir.While():
+                body = (*self._value(op), *self.nodes(op.body, pipe))
+                return [Loop(key, UNKNOWN_TRIPS, body)] if body else []
+            case tir.If():
+                cases = [self.nodes(case, pipe) for case in (op.then_case, op.else_case)]
+                return [*self._value(op), *([Alternative(*cases)] if any(cases) else [])]
+        # Of a call the accesses are known by its pointers at most.
+        reads, writes, elements = self._touched(op)
+        bits = max((memory.bits for memory in (*reads, *writes)), default=0)
+        return [Computation(reads, writes, elements, elements * bits, bits)] if bits else []
+
+    def _store(self, op: tir.Store) -> Computation:
+        reads, written, _ = self._touched(op)
+        dtype = op.value.ty.dtype
+        lanes = max(dtype.lanes, 1)
+        return Computation(
+            reads,
+            union([self._memory(op.buffer)], written),
+            elements=lanes,
+            moved_bits=dtype.bits * lanes,
+            element_bits=max([dtype.bits, *(memory.bits for memory in reads)]),
+            stores=(op,),
+            is_plain=lanes == 1,
+        )
+
+    def _value(self, op: Any, part: int | None = None) -> Sequence[Node]:
+        reads, *_ = self._touched(op, part)
+        if not reads:
+            return ()
+        bits = max(memory.bits for memory in reads)
+        return [Computation(reads, (), elements=1, element_bits=bits, is_value=True)]
+
+    def _loop(self, op: tir.Loop, pipe: str | None) -> Sequence[Node]:
+        trips, key = self._trips(op), op.__chandle__()
+        before = [node for bound in _BOUNDS for node in self._value(op, bound)]
+        body = self.nodes(op.body, pipe)
+        whole = None if before or key in self._allocating else joined(body)
+        if whole is not None:
+            return [whole.times(trips)]
+        return [*before, *([Loop(key, trips, body)] if body else [])]
 
     # Memory
 
@@ -63,10 +120,9 @@ class _Finder(NodeVisitor):
         entry = self._access.buffers.get(key)
         bits = buffer.ty.dtype.dtype.bits
         if entry is not None and entry.root >= 0:
-            alloc = self._access.allocs[entry.root]
-            key = self._access.alloc_keys[entry.root]
-            return Memory(key, alloc.name, str(alloc.scope), entry.root, bits)
-        return Memory(key, buffer.name, buffer.ty.storage_scope, None, bits)
+            alloc, key = self._access.allocs[entry.root], self._access.alloc_keys[entry.root]
+            return Memory(key, alloc.name, str(alloc.scope), bits, self._planned.get(entry.root))
+        return Memory(key, buffer.name, buffer.ty.storage_scope, bits)
 
     def _touched(
         self, op: Any, part: int | None = None
@@ -88,97 +144,7 @@ class _Finder(NodeVisitor):
         writes = union(m for m, each in pointers if each.writes)
         return reads, writes, max((_elements(each) for _, each in pointers), default=1)
 
-    # Leaf statements
-
-    def _visit_allocation(self, op: tir.Allocation) -> None:
-        """Leave an allocation out, which computes nothing."""
-
-    _visit_declaration = _visit_allocation
-
-    def _visit_store(self, op: tir.Store) -> None:
-        reads, written, _ = self._touched(op)
-        dtype = op.value.ty.dtype
-        lanes = max(dtype.lanes, 1)
-        store = Computation(
-            reads,
-            union([self._memory(op.buffer)], written),
-            elements=lanes,
-            moved_bits=dtype.bits * lanes,
-            element_bits=max([dtype.bits, *(memory.bits for memory in reads)]),
-            stores=(op,),
-            is_plain=lanes == 1,
-        )
-        self._nodes.append(store)
-
-    def _visit_binding(self, op: tir.Assertion | tir.Binding) -> None:
-        self._nodes += self._value(op)
-
-    _visit_assertion = _visit_binding
-
-    def _value(self, op: Any, part: int | None = None) -> Sequence[Node]:
-        reads, *_ = self._touched(op, part)
-        if not reads:
-            return ()
-        bits = max(memory.bits for memory in reads)
-        return [Computation(reads, (), elements=1, element_bits=bits, is_value=True)]
-
-    def _visit_other(self, op: Any) -> None:
-        """Add the computation of a call, whose accesses are known by its pointers at most."""
-        reads, writes, elements = self._touched(op)
-        if reads or writes:
-            bits = max(memory.bits for memory in (*reads, *writes))
-            self._nodes.append(Computation(reads, writes, elements, elements * bits, bits))
-
-    _visit_evaluation = _visit_return = _visit_other
-
-    # Statements with a body
-
-    def _visit_attribute(self, op: tir.Attribute) -> None:
-        name = op.value if op.attr_key == _PIPE else None
-        self._nodes += self._named(name, lambda: self.nodes(nodes_of(op.body)))
-
-    def _visit_loop(self, op: tir.Loop) -> None:
-        self._nodes += self._named(op.annotations.get(_PIPE), lambda: self._loop(op))
-
-    def _named(self, value: Any, inside: Callable[[], Sequence[Node]]) -> Sequence[Node]:
-        """Return one computation of all that stands under a pipe's name, if one is given."""
-        if value is None:
-            return inside()
-        name = getattr(value, "value", value)
-        if not isinstance(name, str):
-            raise ValueError(f"a pipe is named by a string, got {value}")
-        name, outer = str(name), self._pipe
-        if outer not in (None, name):
-            raise ValueError(f"pipe {name!r} is named inside of pipe {outer!r}")
-        self._pipe = name
-        nodes = inside()
-        self._pipe = outer
-        if not nodes:
-            return ()
-        return [replace(flattened(nodes), pipe=name, is_plain=False, is_value=False)]
-
-    def _loop(self, op: tir.Loop) -> Sequence[Node]:
-        trips = self._trips(op)
-        before = [node for bound in _BOUNDS for node in self._value(op, bound)]
-        body = self.nodes(nodes_of(op.body))
-        if not body:
-            return before
-        if op.__chandle__() not in self._allocating and not before:
-            whole = joined(body)
-            if whole is not None:
-                return [whole.times(trips)]
-        return [*before, Loop(op.__chandle__(), trips, body)]
-
-    def _visit_while(self, op: tir.While) -> None:
-        body = (*self._value(op), *self.nodes(nodes_of(op.body)))
-        if body:
-            self._nodes.append(Loop(op.__chandle__(), UNKNOWN_TRIPS, body))
-
-    def _visit_if(self, op: tir.If) -> None:
-        self._nodes += self._value(op)
-        then, otherwise = (self.nodes(nodes_of(case)) for case in (op.then_case, op.else_case))
-        if then or otherwise:
-            self._nodes.append(Alternative(then, otherwise))
+    # Extents
 
     def _trips(self, op: tir.Loop) -> int:
         """Return how often a loop runs at most, and note what its variable can be."""
@@ -199,6 +165,23 @@ class _Finder(NodeVisitor):
         unknown = [(tir.Load, lambda load: tir.Var("unknown", load.ty))]
         found = most_of(structural_map(expr, unknown), self._bounds)
         return None if found is None else found[0]
+
+
+def _named_pipe(op: Any, outer: str | None) -> str | None:
+    """Return the pipe that a statement names, if it does, inside of the named pipe `outer`."""
+    value = None
+    if isinstance(op, tir.Loop):
+        value = op.annotations.get(_PIPE)
+    elif isinstance(op, tir.Attribute) and op.attr_key == _PIPE:
+        value = op.value
+    if value is None:
+        return None
+    name = getattr(value, "value", value)
+    if not isinstance(name, str):
+        raise ValueError(f"a pipe is named by a string, got {value}")
+    if outer not in (None, name):
+        raise ValueError(f"pipe {str(name)!r} is named inside of pipe {outer!r}")
+    return str(name)
 
 
 def _is_load(access: MemoryAccess) -> bool:

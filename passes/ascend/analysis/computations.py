@@ -36,8 +36,8 @@ class Memory:
     key: int  # The handle of the variable that it was allocated or passed as
     name: str  # As it is written
     scope: str  # TVM's storage scope
-    index: int | None  # Of its allocation in ``access.allocs``; None for memory from outside
     bits: int  # Of one element, of one of its lanes
+    planned: str | None = None  # The name that the function's problems give it, if they have it
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,7 +73,7 @@ class CoreKernel:
             replace(buffer, slots=slots.get(buffer.name, buffer.slots))
             for buffer in attached.problem.buffers
         ]
-        return _attached(self, attached, buffers).problem
+        return _problem(self, attached, buffers)
 
 
 def read_kernel(
@@ -108,18 +108,33 @@ def read_kernel(
 
 
 def _with_uses(kernel: CoreKernel, attached: AttachedProblem) -> AttachedProblem:
-    """Add to a problem how its buffers meet the pipelines, and what follows from that."""
+    """Add to a problem how its buffers meet the pipelines, and what follows from that.
+
+    Buffers stand in the order in which their lives begin.
+    """
     lives = _preloaded_lives(kernel.found, attached)
     buffers = [
-        replace(
-            buffer,
-            live=lives.get(buffer.name, buffer.live),
-            use=kernel.pipelines.uses[attached.allocations[buffer.name].index],
-        )
-        for buffer in attached.problem.buffers
+        replace(b, live=lives.get(b.name, b.live), use=kernel.pipelines.uses[b.name])
+        for b in attached.problem.buffers
     ]
-    safe = tuple(pair for pair in attached.safe_pairs if lives.keys().isdisjoint(pair))
-    return _attached(kernel, replace(attached, safe_pairs=safe), buffers)
+    buffers.sort(key=lambda buffer: buffer.live[0][0])
+    allocations = {buffer.name: attached.allocations[buffer.name] for buffer in buffers}
+    separated = {frozenset(pair): pair for pair in attached.problem.separations}
+    unique = {name for name, a in allocations.items() if a.annotations.get(_UNIQUE)}
+    for pair in combinations(allocations, 2) if unique else ():
+        if not unique.isdisjoint(pair):
+            separated.setdefault(frozenset(pair), pair)
+    apart = {*lives}
+    if not kernel.results_of_branches_in_place:
+        apart.update(n for n, a in allocations.items() if _is_result_of_branches(kernel, a))
+    safe = tuple(
+        pair
+        for pair in attached.safe_pairs
+        if apart.isdisjoint(pair) and frozenset(pair) not in separated
+    )
+    problem = replace(attached.problem, separations=tuple(separated.values()), in_place=())
+    attached = replace(attached, problem=problem, allocations=allocations, safe_pairs=safe)
+    return replace(attached, problem=_problem(kernel, attached, buffers))
 
 
 def _check_allocations(found: FunctionProblems, memory: MemoryHierarchy) -> None:
@@ -178,39 +193,23 @@ def _preloaded_lives(
     return lives
 
 
-def _attached(
-    kernel: CoreKernel, attached: AttachedProblem, buffers: Iterable[Buffer]
-) -> AttachedProblem:
+def _problem(kernel: CoreKernel, attached: AttachedProblem, buffers: list[Buffer]) -> Problem:
     """Return the problem of some buffers, with the penalties of pairs that stall and of levels.
 
-    Buffers stand in the order in which their lives begin; of the pairs in place those are left that
-    the instruction set allows, in the order of their instructions. A pair that stalls a double
-    buffer costs a wait and a stall each time that its statements run.
+    Of the pairs in place those are left that the instruction set allows, in the order of their
+    instructions. A pair that stalls a double buffer costs a wait and a stall each time that its
+    statements run.
     """
-    buffers = tuple(sorted(buffers, key=lambda buffer: buffer.live[0][0]))
-    allocations = {buffer.name: attached.allocations[buffer.name] for buffer in buffers}
-    separated = {frozenset(pair): pair for pair in attached.problem.separations}
-    unique = {name for name, a in allocations.items() if a.annotations.get(_UNIQUE)}
-    for pair in combinations(allocations, 2) if unique else ():
-        if not unique.isdisjoint(pair):
-            separated.setdefault(frozenset(pair), pair)
-    slots = {buffer.name: buffer.slots for buffer in buffers}
-    safe = pairs_that_take_turns(attached.safe_pairs, allocations, slots)
-    together = [pair for pair in safe if frozenset(pair) not in separated]
-    if not kernel.results_of_branches_in_place:
-        results = {name for name, a in allocations.items() if _is_result_of_branches(kernel, a)}
-        together = [pair for pair in together if results.isdisjoint(pair)]
-    pairs, stalls = _isa_in_place(kernel, allocations, buffers, together)
-    runs = {name: kernel.pipelines.uses[a.index].runs for name, a in allocations.items()}
-    problem = Problem(
-        buffers,
-        attached.problem.memory,
-        tuple(pairs),
-        tuple(separated.values()),
-        tuple(Penalty(a, b, (DEPENDENCE + STALL) * min(runs[a], runs[b])) for a, b in stalls),
-        attached.problem.name,
+    uses, slots = kernel.pipelines.uses, {buffer.name: buffer.slots for buffer in buffers}
+    safe = pairs_that_take_turns(attached.safe_pairs, attached.allocations, slots)
+    pairs, stalls = _isa_in_place(kernel, attached.allocations, buffers, safe)
+    penalties = tuple(
+        Penalty(a, b, (DEPENDENCE + STALL) * min(uses[a].runs, uses[b].runs)) for a, b in stalls
     )
-    return replace(attached, problem=with_level_penalties(problem), allocations=allocations)
+    problem = replace(
+        attached.problem, buffers=tuple(buffers), in_place=tuple(pairs), penalties=penalties
+    )
+    return with_level_penalties(problem)
 
 
 def _is_result_of_branches(kernel: CoreKernel, allocation: AllocationUses) -> bool:
@@ -273,28 +272,28 @@ def _isa_in_place(
     def is_multi_buffered(name: str) -> bool:
         return any(by_name[other].slots > 1 for other in (name, *partners[name]))
 
-    def is_moved(name: str, pipes: Mapping[int, Collection[str]], pipe: str) -> bool:
+    def is_moved(name: str, pipes: Mapping[str, Collection[str]], pipe: str) -> bool:
         chain = [name]
         for other in chain:
             chain += [partner for partner in partners[other] if partner not in chain]
-        return any(pipe in pipes[allocations[other].index] for other in chain)
-
-    def may_be_in_place(source: str, destination: str) -> bool:
-        one, two = by_name[source], by_name[destination]
-        read, written = allocations[source], allocations[destination]
-        is_narrower = written.alloc.element.bits < read.alloc.element.bits
-        if two.size > one.size or (one.slots < two.slots and is_narrower):
-            return False
-        first = written.stores[0].op
-        is_vector = first.__chandle__() in pipelines.elementwise
-        return is_vector and may_write_over(first, read.buffer, kernel.restrict_inplace_as_isa)
+        return any(pipe in pipes[other] for other in chain)
 
     def begins(pair: tuple[str, str]) -> tuple[int, int]:
         destination = by_name[pair[1]]
         return destination.live[0][0], -destination.size
 
     for source, destination in sorted(safe, key=begins):
-        if destination in taken or not may_be_in_place(source, destination):
+        one, two = by_name[source], by_name[destination]
+        read, written = allocations[source], allocations[destination]
+        is_narrower = written.alloc.element.bits < read.alloc.element.bits
+        first = written.stores[0].op
+        if (
+            destination in taken
+            or two.size > one.size
+            or (one.slots < two.slots and is_narrower)
+            or first.__chandle__() not in pipelines.elementwise
+            or not may_write_over(first, read.buffer, kernel.restrict_inplace_as_isa)
+        ):
             continue
         pairs.append((source, destination))
         if (

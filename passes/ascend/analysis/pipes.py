@@ -10,7 +10,7 @@ buffers by the pipelines that touch them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -28,7 +28,7 @@ _DRAINS = (STORES_TO_GLOBAL, "FIX")  # The pipes that drain on-chip memory
 
 
 class Pipelines:
-    """A function as the pipelines see it. Allocations are named by index in ``access.allocs``.
+    """A function as the pipelines see it. Buffers have the names that its problems give them.
 
     A statement runs on the pipe that the program names, with ``T.attr({"pipe": ...})`` or a loop's
     annotation of that key; else on the pipe that `route` says. Of what would run on the vector
@@ -37,7 +37,7 @@ class Pipelines:
     """
 
     def __init__(self, found: FunctionProblems) -> None:
-        self._names = {
+        planned = {
             allocation.index: name
             for attached in found.problems
             for name, allocation in attached.allocations.items()
@@ -45,9 +45,9 @@ class Pipelines:
         # The number of each loop, and how often its body runs at most, by handle.
         self._loops: dict[int, tuple[int, int]] = {}
         self._numbers = count()
-        # The pipes that read and that write each planned allocation.
-        self.readers: dict[int, set[str]] = {index: set() for index in self._names}
-        self.writers: dict[int, set[str]] = {index: set() for index in self._names}
+        # The pipes that read and that write each planned buffer.
+        self.readers: dict[str, set[str]] = {name: set() for name in planned.values()}
+        self.writers: dict[str, set[str]] = {name: set() for name in planned.values()}
         # The stores, by handle, that are each a computation of the vector unit, or would be if
         # their operators were not run element by element by the scalar unit.
         self.elementwise: set[int] = set()
@@ -55,26 +55,19 @@ class Pipelines:
         # they run, by name, each once. They are taken to be the scalar unit's.
         self.guesses: tuple[str, ...] = ()
         # The statements, with the loops and branches around. Of buffers it names those that are
-        # planned, as the function's problems do.
-        self.program: tuple[Step, ...] = tuple(
-            self._steps(find_computations(found, self._names), 1)
-        )
-        # Of the planned allocations.
+        # planned.
+        self.program: tuple[Step, ...] = tuple(self._steps(find_computations(found, planned), 1))
+        # Of the planned buffers. Without slots of its own one takes turns with the loop around its
+        # allocation, too.
         self.uses = {
-            index: self._use(index, found.accesses.of[index].loop) for index in self._names
+            name: self._use(name, found.accesses.of[index].loop) for index, name in planned.items()
         }
 
-    def _use(self, index: int, loop: Any) -> PipelineUse:
-        # Without slots of its own it takes turns with the loop around its allocation, too.
-        key = 0 if loop is None else loop.__chandle__()
-        number, runs = self._loops.get(key, (None, 1))
-        is_drained = not self.readers[index].isdisjoint(_DRAINS)
-        return PipelineUse(
-            dma=is_drained or FILLS_FROM_GLOBAL in self.writers[index],
-            scalar="S" in self.readers[index] | self.writers[index],
-            loop=number,
-            runs=max(runs, 1),
-        )
+    def _use(self, name: str, loop: Any) -> PipelineUse:
+        number, runs = self._loops.get(0 if loop is None else loop.__chandle__(), (None, 1))
+        readers, writers = self.readers[name], self.writers[name]
+        is_moved = FILLS_FROM_GLOBAL in writers or not readers.isdisjoint(_DRAINS)
+        return PipelineUse(is_moved, "S" in readers | writers, number, max(runs, 1))
 
     def _steps(self, nodes: Sequence[Node], runs: int) -> Iterator[Step]:
         """Yield what the simulator runs for some nodes, which run `runs` times."""
@@ -85,8 +78,9 @@ class Pipelines:
                 self._loops[node.number] = number, inside
                 yield Loop(number, node.extent, tuple(self._steps(node.body, inside)))
             elif isinstance(node, Alternative):
-                then = tuple(self._steps(node.then, runs))
-                yield Alternative(then, tuple(self._steps(node.otherwise, runs)))
+                yield Alternative(
+                    *(tuple(self._steps(case, runs)) for case in (node.then, node.otherwise))
+                )
             else:
                 yield self._statement(node)
 
@@ -99,8 +93,10 @@ class Pipelines:
         written = ", ".join(memory.name for memory in node.writes) or "scalar"
         read = ", ".join(memory.name for memory in node.reads)
         name = f"{written} from {read}" if read else written
-        reads = self._touched(node.reads, self.readers, pipe)
-        writes = self._touched(node.writes, self.writers, pipe)
+        reads, writes = _planned(node.reads), _planned(node.writes)
+        for pipes, buffers in ((self.readers, reads), (self.writers, writes)):
+            for buffer in buffers:
+                pipes[buffer].add(pipe)
         is_guess = node.pipe is None and by_scopes is None and node.elements > 1
         if is_guess and (reads or writes) and name not in self.guesses:
             self.guesses += (name,)
@@ -111,14 +107,9 @@ class Pipelines:
             bits = max((memory.bits for memory in node.operands), default=bits)
         return Statement(name, pipe, reads, writes, work, bits)
 
-    def _touched(
-        self, memories: Sequence[Memory], pipes: Mapping[int, set[str]], pipe: str
-    ) -> tuple[str, ...]:
-        """Note that a pipe uses the planned of some memories; return their names."""
-        planned = [m.index for m in memories if m.index is not None and m.index in self._names]
-        for index in planned:
-            pipes[index].add(pipe)
-        return tuple(self._names[index] for index in planned)
+
+def _planned(memories: Sequence[Memory]) -> tuple[str, ...]:
+    return tuple(memory.planned for memory in memories if memory.planned is not None)
 
 
 def _pipe_of(computation: Computation, by_scopes: str | None) -> str:
