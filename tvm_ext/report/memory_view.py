@@ -117,7 +117,7 @@ class PlannedProblem:
 
     @property
     def remark(self) -> str:
-        """What a plan of TVM's passes is, and the first rule that it breaks; empty for others."""
+        """A few words on a plan of TVM's passes, with the first rule that it breaks; else empty."""
         if self.planner != STOCK or self.has_offsets:
             return ""
         # An allocation may end above all that is shown of it.
