@@ -53,10 +53,10 @@ def test_a_long_order_is_repaired_window_by_window(monkeypatch: pytest.MonkeyPat
         check_against_all_orders(random_problem(random, 8))
     monkeypatch.undo()
     problem = branches(400)
-    found = find_order(problem, Budget(20_000))
+    found = find_order(problem, Budget(8_000))
     assert verify_order(problem, found) == ()
     assert found.peak < peak_of(problem, range(len(problem.before)))
-    assert find_order(problem, Budget(20_000)) == found
+    assert find_order(problem, Budget(8_000)) == found
 
 
 def test_the_oracle_tries_all_orders():

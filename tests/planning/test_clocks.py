@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from planning_oracles import best_by_brute_force, problems
+from sweeps import swept
 
 from passes.planning import (
     Buffer,
@@ -58,7 +58,7 @@ def problem_of(lives, sizes):
     return Problem(buffers, separations=separations)
 
 
-@given(clocked())
+@swept(25, 500, clocked())
 def test_exactly_what_can_be_live_at_once_conflicts_and_the_fullest_set_is_at_one_position(given):
     lives, sizes = given
     problem = problem_of(lives, sizes)
@@ -76,7 +76,7 @@ def test_exactly_what_can_be_live_at_once_conflicts_and_the_fullest_set_is_at_on
     assert lower_bound(Problem(problem.buffers)) == fullest  # The order alone says it
 
 
-@given(clocked())
+@swept(25, 500, clocked())
 def test_every_planner_keeps_apart_what_streams_can_have_live_at_once(given):
     lives, sizes = given
     problem = problem_of(lives, sizes)
@@ -89,7 +89,7 @@ def test_every_planner_keeps_apart_what_streams_can_have_live_at_once(given):
             assert not (overlap and may_meet(lives[one], lives[two]))
 
 
-@given(problems(), st.integers(0, 5))
+@swept(25, 500, problems(), st.integers(0, 5))
 def test_what_is_placed_as_it_begins_is_kept_apart(problem, base):
     buffers = tuple(replace(buffer, pinned=None) for buffer in problem.buffers)
     memory = replace(problem.memory, capacity=None)
@@ -97,14 +97,14 @@ def test_what_is_placed_as_it_begins_is_kept_apart(problem, base):
     assert verify(blocks.problem, blocks.plan(allocated(blocks, base=base), "allocated")) == ()
 
 
-@given(clocked(most=4))
+@swept(25, 500, clocked(most=4))
 def test_best_is_the_best(given):
     problem = problem_of(*given)
     plan = solve(problem)
     assert (plan.status, plan.peak) == (Status.OPTIMAL, best_by_brute_force(problem)[1])
 
 
-@given(st.data())
+@swept(25, 500, st.data())
 def test_the_heaviest_set_is_found(data):
     count = data.draw(st.integers(1, 7))
     weights = sorted(data.draw(st.lists(st.integers(1, 9), min_size=count, max_size=count)))[::-1]

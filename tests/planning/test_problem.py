@@ -146,7 +146,7 @@ def live_together(problem: Problem) -> set[tuple[str, str]]:
 
 
 @given(st.lists(RANGES, min_size=1, max_size=8))
-@settings(print_blob=True)
+@settings(max_examples=40, print_blob=True)
 def test_the_same_buffers_are_live_together(ranges: list[tuple[int, int]]):
     problem = Problem(tuple(Buffer(f"b{i}", 1, (live,)) for i, live in enumerate(ranges)))
     small = compressed(problem)

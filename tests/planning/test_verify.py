@@ -67,7 +67,7 @@ def test_a_right_plan_with_one_block_moved_is_judged_as_byte_by_byte(lives, prob
 
 
 @given(seed=st.integers(0, 1 << 32))
-@settings(deadline=None, print_blob=True)
+@settings(max_examples=25, deadline=None, print_blob=True)
 def test_every_pair_that_overlaps_is_found(lives, seed):
     rng = random.Random(seed)
     # Offset, size, begin and life: mostly apart, some thirty live at once, and some of no bytes.

@@ -15,7 +15,7 @@ from passes.planning.memories import filling_loop
 from passes.planning.planners import canonical_loop as branch_and_bound
 from passes.planning.planners import first_fit_loop as sweep
 from passes.planning.planners import relocation_loop as neighborhood
-from passes.planning.planners.canonical_loop import advance
+from passes.planning.planners.allocation_loop import advance
 
 ROOT = Path(__file__).parents[3]
 assert (ROOT / "passes").is_dir()
@@ -192,7 +192,7 @@ def test_the_switch_leaves_the_cache_off(with_compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(compiled.CACHE_VARIABLE, compiled.OFF)
     monkeypatch.setattr(compiled, "_loaded", {})
-    assert compiled.loop(neighborhood.advance) is not None
+    assert compiled.loop(advance) is not None
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv(compiled.CACHE_VARIABLE, "")
     assert compiled.cache_folder() == tmp_path / "tvm_ext"
@@ -203,7 +203,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(with_compiler, tmp_path, mo
     blocked.write_text("")
     monkeypatch.setenv(compiled.CACHE_VARIABLE, str(blocked / "folder"))
     monkeypatch.setattr(compiled, "_loaded", {})
-    assert compiled.loop(neighborhood.advance) is not None
+    assert compiled.loop(advance) is not None
 
 
 @pytest.mark.parametrize("loop", [branch_and_bound, neighborhood, sweep, filling_loop])
