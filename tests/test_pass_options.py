@@ -86,12 +86,12 @@ def test_an_unknown_planner_is_refused_at_once(name: str):
         getattr(transform, name)(planner="magic", **target)
 
 
-flat = program("""
+FLAT = """
 def main(x: 64, y: 64):
     a: local.UB 64
     a[i] = x[i] for i in range(64)
     y[i] = a[i] for i in range(64)
-""")
+"""
 
 
 @pytest.mark.parametrize("name", ["PlanAddresses", "AscendPlanMemory", "StorageRewrite"])
@@ -108,7 +108,7 @@ def test_blocks_are_to_be_lowered_first(name: str):
 
 
 def test_a_number_is_a_budget():
-    mod = tvm.IRModule({"main": flat})
+    mod = tvm.IRModule({"main": program(FLAT)})
     made = [PlanAddresses("best", budget=b)(mod).script() for b in (1000, Budget(nodes=1000))]
     assert made[0] == made[1]
 
@@ -133,7 +133,7 @@ def test_too_many_slots_are_refused_at_once(name: str, slots: int):
 def test_a_planner_that_returns_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("passes.addresses.transform.solve", lambda *_args, **_options: None)
     with pytest.raises(ValueError, match="the planner returned None, which is no Plan"):
-        PlanAddresses()(tvm.IRModule({"main": flat}))
+        PlanAddresses()(tvm.IRModule({"main": program(FLAT)}))
 
 
 def test_described_memory_without_an_address_is_a_warning(caplog: pytest.LogCaptureFixture):

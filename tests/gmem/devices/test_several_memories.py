@@ -4,11 +4,10 @@
 import numpy as np
 import pytest
 import tvm
+from llvm_level import at_level
 from relax_programs import parse
 from sweeps import sample
 from tvm import relax
-from tvm.script import ir as I
-from tvm.script import relax as R
 from tvm.target import Target
 
 import tvm_ext
@@ -36,53 +35,51 @@ def chip(*capacities, last=None):
     return tvm_ext.with_memory(Target("llvm"), MemoryHierarchy(tuple(scopes)))
 
 
-@I.ir_module
-class Residual:
-    @R.function
-    def main(x: R.Tensor((64, 64), "float32"), w: R.Tensor((64, 64), "float32")):  # noqa: N805
-        R.func_attr({"num_input": 1})
-        with R.dataflow():
-            a = R.exp(x)
-            b = R.matmul(a, w)
-            c = R.matmul(b, w)
-            d = R.matmul(c, a)
-            e = R.add(d, a)
-            R.output(e)
-        return e
+TENSOR = 'R.Tensor((64, 64), "float32")'
 
-
-@I.ir_module
-class Calling:
-    @R.function
-    def helper(x: R.Tensor((64, 64), "float32")) -> R.Tensor((64, 64), "float32"):  # noqa: N805
+RESIDUAL = f"""
+@R.function
+def main(x: {TENSOR}, w: {TENSOR}):
+    R.func_attr({{"num_input": 1}})
+    with R.dataflow():
         a = R.exp(x)
-        b = R.matmul(a, a)
-        c = R.matmul(b, x)
-        return c
+        b = R.matmul(a, w)
+        c = R.matmul(b, w)
+        d = R.matmul(c, a)
+        e = R.add(d, a)
+        R.output(e)
+    return e
+"""
 
-    @R.function
-    def main(x: R.Tensor((64, 64), "float32")) -> R.Tensor((64, 64), "float32"):  # noqa: N805
-        cls = Calling
-        a = R.exp(x)
-        b = R.matmul(a, a)
-        c = cls.helper(b)
-        d = R.add(a, c)
-        e = R.add(d, b)
-        return e
+CALLING = f"""
+@R.function
+def helper(x: {TENSOR}) -> {TENSOR}:
+    a = R.exp(x)
+    b = R.matmul(a, a)
+    return R.matmul(b, x)
 
+@R.function
+def main(x: {TENSOR}) -> {TENSOR}:
+    cls = Module
+    a = R.exp(x)
+    b = R.matmul(a, a)
+    c = cls.helper(b)
+    d = R.add(a, c)
+    return R.add(d, b)
+"""
 
-@I.ir_module
-class Recursive:
-    @R.function
-    def main(x: R.Tensor((64, 64), "float32")) -> R.Tensor((64, 64), "float32"):  # noqa: N805
-        cls = Recursive
-        a = R.exp(x)
-        b = R.matmul(a, a)
-        return cls.main(b)
+RECURSIVE = f"""
+@R.function
+def main(x: {TENSOR}) -> {TENSOR}:
+    cls = Module
+    a = R.exp(x)
+    b = R.matmul(a, a)
+    return cls.main(b)
+"""
 
 
 def allocated(mod, target, **options):
-    lowered = capture_relax(mod, target)
+    lowered = capture_relax(mod if isinstance(mod, tvm.IRModule) else parse(mod), target)
     with target:
         return tvm_ext.transform.GMEMAllocate(**options)(lowered)
 
@@ -98,7 +95,7 @@ def storages(func):
 
 
 def run(mod, target, *inputs, pipeline="default"):
-    built = tvm.compile(mod, target, relax_pipeline=pipeline)
+    built = tvm.compile(mod, at_level(target), relax_pipeline=pipeline)
     machine = relax.VirtualMachine(built, tvm.cpu())
     given = [tvm.runtime.tensor(value) for value in inputs]
     machine["main"](*given)
@@ -106,7 +103,7 @@ def run(mod, target, *inputs, pipeline="default"):
 
 
 def test_each_memory_has_one_storage_and_the_attribute_says_what_lies_where():
-    func = allocated(Residual, chip(32 * KIB, 16 * KIB))["main"]
+    func = allocated(RESIDUAL, chip(32 * KIB, 16 * KIB))["main"]
     found = storages(func)
     memories = {str(one["name"]): one for one in func.attrs[ATTRIBUTE]["memories"]}
     assert list(memories) == ["global.m0", "global.m1", "global"]
@@ -123,9 +120,9 @@ CAPACITIES = [(32 * KIB,), (16 * KIB, 16 * KIB), (64,)]
 
 
 @pytest.mark.parametrize("capacities", sample(CAPACITIES, *CAPACITIES[1:]))
-@pytest.mark.parametrize("mod", [Residual, Calling], ids=["residual", "calling"])
-def test_a_cpu_runs_it_bit_for_bit(mod, capacities):
-    target = chip(*capacities)
+@pytest.mark.parametrize("source", [RESIDUAL, CALLING], ids=["residual", "calling"])
+def test_a_cpu_runs_it_bit_for_bit(source, capacities):
+    target, mod = chip(*capacities), parse(source)
     rng = np.random.default_rng(1)
     count = len(mod["main"].params)
     inputs = [rng.standard_normal((64, 64), dtype="float32") / 8 for _ in range(count)]
@@ -136,7 +133,7 @@ def test_a_cpu_runs_it_bit_for_bit(mod, capacities):
 
 
 def test_a_function_that_is_called_takes_no_bytes_of_its_caller():
-    mod = allocated(Calling, chip(32 * KIB))
+    mod = allocated(CALLING, chip(32 * KIB))
     held = {}
     for name in ("main", "helper"):
         for memory in mod[name].attrs[ATTRIBUTE]["memories"]:
@@ -152,29 +149,24 @@ def test_a_function_that_is_called_takes_no_bytes_of_its_caller():
 
 
 def test_no_tensor_waits_for_a_function_that_its_own_does_not_call():
-    lines = "\n".join(f"        v{at + 1} = R.matmul(v{at}, v{at})" for at in range(5))
-    mod = parse(f"""
-@I.ir_module
-class Module:
-    @R.function
-    def main(v0: R.Tensor((64, 64), "float32")):
-{lines}
-        return v5
-""")
-    assert storages(allocated(mod, chip(32 * KIB))["main"]) == {"global.m0": 32 * KIB}
+    lines = "\n".join(f"    v{at + 1} = R.matmul(v{at}, v{at})" for at in range(5))
+    source = f"@R.function\ndef main(v0: {TENSOR}):\n{lines}\n    return v5"
+    assert storages(allocated(source, chip(32 * KIB))["main"]) == {"global.m0": 32 * KIB}
 
 
 def test_a_function_that_calls_itself_has_no_places():
     scopes = (MemoryScope(f"global.m{at}", bytes_per_cycle=64 >> at) for at in range(2))
     target = tvm_ext.with_memory(Target("llvm"), MemoryHierarchy(tuple(scopes)))
-    (found,) = plan_gmem(capture_relax(Recursive, target), options=GMEMOptions(target=target))
+    (found,) = plan_gmem(
+        capture_relax(parse(RECURSIVE), target), options=GMEMOptions(target=target)
+    )
     assert not found.problem.buffers
     reasons = {left.reason for left in found.memory.left}
     assert "its function may be called again while it runs" in reasons
 
 
 def test_weights_have_places_beside_activations():
-    func = allocated(Residual, chip(64 * KIB), weights=True)["main"]
+    func = allocated(RESIDUAL, chip(64 * KIB), weights=True)["main"]
     memories = func.attrs[ATTRIBUTE]["memories"]
     placed = [str(weight["name"]) for memory in memories for weight in memory["weights"]]
     assert placed == ["w"]
@@ -183,7 +175,7 @@ def test_weights_have_places_beside_activations():
 
 @pytest.mark.parametrize("weights", [False, True])
 def test_no_weight_has_the_bytes_of_a_tensor(weights):
-    attribute = allocated(Residual, chip(32 * KIB), weights=weights)["main"].attrs[ATTRIBUTE]
+    attribute = allocated(RESIDUAL, chip(32 * KIB), weights=weights)["main"].attrs[ATTRIBUTE]
     (slowest,) = (one for one in attribute["memories"] if str(one["name"]) == "global")
     assert len(slowest["tensors"])
     of_tensors = [(int(t["offset"]), int(t["bytes"])) for t in slowest["tensors"]]
@@ -204,19 +196,19 @@ def test_a_budget_of_placements_reaches_the_planner(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(several_memories, "solve", noted)
     for budget in (None, 7, tvm_ext.Budget(7, seconds=2.0)):
-        allocated(Residual, chip(32 * KIB), budget=budget)
+        allocated(RESIDUAL, chip(32 * KIB), budget=budget)
     assert budgets == [None, tvm_ext.Budget(7), tvm_ext.Budget(7, 2.0)]
 
 
 def test_what_does_not_fit_names_tensors_memories_and_what_would_help():
     with pytest.raises(ValueError, match="GMEMAllocate") as error:
-        allocated(Residual, chip(16 * KIB, last=16 * KIB))
+        allocated(RESIDUAL, chip(16 * KIB, last=16 * KIB))
     text = str(error.value)
     assert "lacks" in text
     assert "it fits with" in text
     assert "bytes of 'global': planned" in text
     assert text.startswith("GMEMAllocate: function 'main' does not fit its memories")
-    two = Residual.clone()
+    two = parse(RESIDUAL)
     again = relax.utils.copy_with_new_vars(two["main"])
     two["again"] = again.with_attr("global_symbol", "again")
     with pytest.raises(ValueError, match="the module does not fit its memories"):
@@ -232,9 +224,9 @@ def test_what_does_not_fit_names_tensors_memories_and_what_would_help():
 )
 def test_options_of_one_memory_are_refused(option, message):
     with pytest.raises(ValueError, match=message):
-        allocated(Residual, chip(16 * KIB), **option)
+        allocated(RESIDUAL, chip(16 * KIB), **option)
 
 
 def test_one_memory_is_planned_as_before():
     target = tvm_ext.with_memory(Target("llvm"), MemoryHierarchy((MemoryScope("global"),)))
-    assert "memories" not in allocated(Residual, target)["main"].attrs[ATTRIBUTE]
+    assert "memories" not in allocated(RESIDUAL, target)["main"].attrs[ATTRIBUTE]
