@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages: their links lead somewhere, their Python runs, their commands are understood."""
+"""The pages and their site: links lead somewhere, Python runs, and commands are understood."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import sys
@@ -16,6 +17,7 @@ import pytest
 import sweeps
 import tvm
 
+import tvm_ext
 from tvm_ext import workloads
 from tvm_ext.__main__ import _parser, main
 
@@ -203,3 +205,20 @@ def test_the_files_of_the_page_are_planned(tmp_path, monkeypatch, capsys):
         assert main(arguments) == 0
         assert "proven" in capsys.readouterr().out
     assert (tmp_path / words[words.index("--output") + 1]).is_file()
+
+
+# ------------------------------------------------------------------------------------- the site
+
+
+def test_every_name_has_a_text():
+    values = {name: getattr(tvm_ext, name) for name in tvm_ext.__all__}
+    assert [name for name, value in values.items() if not inspect.getdoc(value)] == []
+
+
+def test_every_page_and_notebook_is_in_the_navigation():
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r": ([\w./-]+\.(?:md|ipynb))$", site, re.M)
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    notebooks = {f"tutorials/{path.name}" for path in (ROOT / "tutorials").glob("*.ipynb")}
+    beside = {"index.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+    assert sorted(listed) == sorted(pages | notebooks | beside)

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from instances import growth_problem
 from marked_lines import lines_of, with_lines
 from other_planners import OTHERS, hill_climb
 from planning_oracles import problems
 
-from passes.planning import Budget, lower_bound, planner_names, verify
+from passes.planning import Budget, lower_bound, planner_names, solve, verify
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks" / "suite"))
@@ -90,3 +91,21 @@ def test_the_hill_climb_ends_below_its_start():
     problem = growth_problem(80, 0.3)
     start, end = (hill_climb(problem, Budget(0, seconds)).peak for seconds in (0.0, 60.0))
     assert lower_bound(problem) <= end < start
+
+
+@pytest.fixture
+def registered():
+    """Run the example, which registers its planner."""
+    spec = importlib.util.spec_from_file_location(
+        "own_planner_example", ROOT / "docs" / "own_planner.py"
+    )
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+@pytest.mark.usefixtures("registered")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problems())
+def test_the_readers_own_planner_is_right_on_every_problem(problem):
+    plan = solve(problem, "largest_first")
+    assert [v for v in verify(problem, plan) if v.kind != "capacity"] == []
+    assert plan.peak >= lower_bound(problem)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,18 @@ def test_every_network_is_in_the_table():
     table = "\n".join(lines_of(PAGE, saved.NAME))
     rows = re.findall(r"^\| (\w+) \|", table, re.M)
     assert rows == ["network", *workloads.NETWORKS]
+
+
+def test_the_picture_of_savings_shows_the_bytes_of_its_table(tmp_path, monkeypatch, capsys):
+    name, script = "squeezenet_stock_and_best.svg", ROOT / "docs" / "make_pictures.py"
+    monkeypatch.syspath_prepend(script.parent)
+    monkeypatch.setattr(sys, "argv", [str(script), name, "--folder", str(tmp_path)])
+    runpy.run_path(str(script), run_name="__main__")
+    (row,) = re.findall(r"^\| squeezenet \|.*", PAGE, re.M)
+    assert (
+        re.findall(r"([\d,]+) bytes", capsys.readouterr().out) == re.findall(r"[\d,]{7,}", row)[:2]
+    )
+    assert (tmp_path / name).read_text().startswith("<svg")
 
 
 ORDERED = (

@@ -10,17 +10,16 @@ import gzip
 import json
 import os
 import random
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from passes.planning import Buffer, Problem
+from passes.planning import Buffer, Penalty, Problem
 from passes.planning.files import read_problem
 from target_hw.memory import MemoryScope
 
 DATA = os.environ.get("TVM_EXT_DATA", str(Path(__file__).parents[2] / ".." / "shared" / "data"))
-TESTS = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,48 @@ def penalties(data: Path) -> Iterator[Case]:
 
 
 def kernel_cases(path: Path) -> Iterator[Case]:
-    sys.path.insert(0, str(TESTS))
-    from kernel_format import kernel_problems
-
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         for line in stream:
             kernel = json.loads(line)
             for problem in kernel_problems(kernel):
                 yield Case(problem, kernel["name"])
+
+
+def kernel_problems(kernel: Mapping[str, Any]) -> list[Problem]:
+    """Return one problem for each memory of a captured NPU kernel; all is in bytes.
+
+    A kernel has ``name``, ``pools`` (scope to ``capacity`` and ``reserved`` ranges,
+    ``{"begin": b, "end": e}``), ``buffers`` (``id``, ``scope``, ``size``, ``alignment`` and half-
+    open ``live`` ranges), ``separations`` (pairs of ids) and ``penalties`` (id, id, cost). Pairs
+    of buffers in different memories say nothing and are left out.
+    """
+    return [_problem(kernel, scope, pool) for scope, pool in kernel["pools"].items()]
+
+
+def _problem(kernel: Mapping[str, Any], scope: str, pool: Mapping[str, Any]) -> Problem:
+    rows = [row for row in kernel["buffers"] if row["scope"] == scope]
+    here = {row["id"] for row in rows}
+    return Problem(
+        tuple(
+            Buffer(
+                str(row["id"]),
+                row["size"],
+                tuple((begin, end) for begin, end in row["live"]),
+                row["alignment"],
+            )
+            for row in rows
+        ),
+        MemoryScope(
+            scope,
+            pool["capacity"],
+            reserved=tuple((entry["begin"], entry["end"]) for entry in pool["reserved"]),
+        ),
+        separations=tuple((str(a), str(b)) for a, b in kernel["separations"] if {a, b} <= here),
+        penalties=tuple(
+            Penalty(str(a), str(b), cost) for a, b, cost in kernel["penalties"] if {a, b} <= here
+        ),
+        name=f"{kernel['name']} {scope}",
+    )
 
 
 def growth_problem(count: int, share: float, seed: int = 0) -> Problem:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from instances import read_table
-from kernel_format import kernel_problems
+from instances import kernel_problems, read_table
 from sweeps import sample
 
 from passes.planning import Budget, Status, check, lower_bound, solve

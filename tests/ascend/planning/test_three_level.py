@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from kernel_format import kernel_problems
+from instances import kernel_problems
 from planning_oracles import best_by_brute_force, problems
 from sweeps import sample, swept
 
