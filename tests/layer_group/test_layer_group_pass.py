@@ -154,21 +154,6 @@ def test_a_layer_that_does_not_fit_says_so():
     assert reasons["conv2d"].endswith("; 4096 are available")
 
 
-def test_layers_of_unknown_shape_are_left():
-    length = tvm.tirx.Var("length", tvm.ir.PrimType("int64"))
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((1, 4, length, 8), "float32"))
-    with builder.function("main", [x], attrs={"num_input": 1}):
-        with builder.dataflow():
-            y = builder.emit(relax.op.nn.relu(builder.emit(relax.op.nn.relu(x))))
-            y = builder.emit_output(relax.op.nn.max_pool2d(y, (1, 2), (1, 2)))
-        builder.emit_func_output(y)
-    report = layer_groups(builder.get(), TINY)
-    assert report.groups == ()
-    assert all(left.reason for left in report.left)
-    assert len(report.left) >= 1
-
-
 def test_adjacent_blocks_that_another_pass_left_apart_are_each_grouped():
     """TVM makes one block of them when it rebuilds the function: numbers of blocks change then."""
     builder = relax.BlockBuilder()

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Builder, Window, random_networks, worked_example
-from slice_boxes import held_box, indices_of, made_box, read_by
-from sweeps import swept
+from slice_boxes import indices_of, made_box
 
 from passes.layer_group.planning.cut import LETTERS, Cut
 from passes.layer_group.planning.network import Group, Kind, NetworkIndex, Tensor, extent_of
@@ -84,58 +83,6 @@ def least(group: Group, letter: str) -> int:
 
 def elements(box):
     return set(product(*(range(begin, end) for begin, end in box)))
-
-
-@swept(75, 5000, sliced_groups())
-def test_slices_cover_outputs_and_what_is_read(slices: GroupSlices) -> None:
-    indices = indices_of(slices.cut)
-    for name, stored in slices.stored.items():
-        count = 0
-        covered = set()
-        for index in indices:
-            box = elements(made_box(stored, index))
-            count += len(box)
-            covered |= box
-            assert box <= elements(made_box(slices.tensors[name], index)) or has_been_made(
-                slices, name
-            )
-        assert covered == elements([(0, e) for e in stored.tensor.shape])
-        assert count == len(covered)
-    for layer in slices.group.layers:
-        output = slices.tensors[layer.output]
-        for name, maps in zip(layer.inputs, layer.maps, strict=True):
-            for at, index in enumerate(indices):
-                if at % (len(indices) // slices.cut.cores) == 0:
-                    there = Availability(slices, name)  # A core finds nothing of another.
-                there.step(index)
-                for axis, m in enumerate(maps):
-                    if m is None:
-                        reads = set(range(slices.group.tensor(name).shape[axis]))
-                    else:
-                        rows = range(*made_box(output, index)[m.axis])
-                        reads = {e for row in rows for e in read_by(m, row)}
-                    if made_box(output, index)[0] != (0, 0):
-                        begin, end = held_box(slices.tensors[name], index)[axis]
-                        assert reads <= set(range(begin, end))
-                there.check(index)
-
-
-def has_been_made(slices, name):
-    return slices.tensors[name].keep != ""
-
-
-class Availability:
-    """Which elements of a tensor any slice has made so far."""
-
-    def __init__(self, slices: GroupSlices, name: str) -> None:
-        self.slices = slices.tensors[name]
-        self.made = set()
-
-    def step(self, index) -> None:
-        self.made |= elements(made_box(self.slices, index))
-
-    def check(self, index) -> None:
-        assert elements(held_box(self.slices, index)) <= self.made
 
 
 @given(slices=sliced_groups())

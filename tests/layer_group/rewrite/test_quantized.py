@@ -176,20 +176,3 @@ def test_networks_of_mixed_types_are_grouped(name):
     (expected,) = run(mod, args)
     assert len(np.unique(expected)) > 8
     np.testing.assert_array_equal(run(new, args)[0], expected)
-
-
-def test_integers_take_the_same_groups_as_floats():
-    def body(dtype):
-        def two(emit, x, w):
-            for _ in range(2):
-                x = emit(OP.nn.relu(conv(emit, x, w, dtype)))
-            return x
-
-        return two
-
-    counts = []
-    for dtype in ("int32", "float32"):
-        specs = [(IMAGE, dtype), (KERNEL, dtype)]
-        new = transform.LayerGroup(TINY)(fused(specs, body(dtype)))
-        counts.append(len(calls(new)))
-    assert counts[0] == counts[1] == 1
