@@ -39,6 +39,21 @@ def split_and_joined():
     return module([(2, 6, 11, 7), (10, 6, 1, 1), (5, 5, 3, 3), (8, 15, 1, 1)], body)
 
 
+def shuffled_channels(channels=16, size=6, blocks=2):
+    """Half of the channels pass a depthwise convolution, then both halves are interleaved."""
+    half = channels // 2
+
+    def body(emit, x, *params):
+        for at in range(0, len(params), 5):
+            a, b = parts_of(emit, x, 2, 1)
+            b = norm(emit, conv(emit, b, params[at], groups=half), *params[at + 1 : at + 5])
+            y = emit(op.reshape(emit(op.concat([a, b], axis=1)), (1, 2, half, size, size)))
+            x = emit(op.reshape(emit(op.permute_dims(y, [0, 2, 1, 3, 4])), x.ty.shape))
+        return x
+
+    return module([(1, channels, size, size), *[(half, 1, 3, 3), *[(half,)] * 4] * blocks], body)
+
+
 def uneven_parts():
     """Three parts of a convolution's channels, normalized, go three ways and out."""
 
@@ -181,6 +196,7 @@ FAMILIES: dict[str, Any] = {
     function.__name__: function
     for function in (
         split_and_joined,
+        shuffled_channels,
         uneven_parts,
         parts_of_rows,
         window_attention,

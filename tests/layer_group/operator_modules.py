@@ -88,6 +88,11 @@ def arrays(mod: tvm.IRModule, seed: int = 0, name: str = "main") -> list[np.ndar
     return made
 
 
+def positive(args: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return arguments of which those of one axis are variances or the like: above zero."""
+    return [abs(arg) + 0.5 if arg.ndim == 1 else arg for arg in args]
+
+
 def run(mod: tvm.IRModule, args: Sequence[np.ndarray], name: str = "main") -> list[np.ndarray]:
     """Build a module for the CPU with TVM's own pipeline, and call a function of it.
 

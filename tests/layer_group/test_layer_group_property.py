@@ -10,12 +10,11 @@ from fixed_groups import everything, grouped
 from hypothesis import assume
 from hypothesis import strategies as st
 from network_families import FAMILIES
-from operator_modules import arrays, check_against_stock, check_same, lowered, run
+from operator_modules import arrays, check_against_stock, check_same, lowered, positive, run
 from random_networks import networks
 from sweeps import swept
 from test_layer_group_pass import LOCAL, MEMORY, TINY
 from test_loop_functions import twin
-from test_several_results import positive
 
 from passes.layer_group.analysis.read_network import read_networks
 from passes.layer_group.planning.cut import Cut
@@ -87,7 +86,12 @@ def test_the_pass(mod, chip, search, halo):
     assert report.moved_least <= report.moved_after <= report.moved_before
 
 
-QUICK = ("uneven_parts", "softmax_with_its_parts", "two_results_of_one_block")
+QUICK = (
+    "shuffled_channels",
+    "uneven_parts",
+    "softmax_with_its_parts",
+    "two_results_of_one_block",
+)
 SHIPPED = ("bm1684x", "bm1688", "bm1690", "cv181x", "cv184x")
 EVERY_CHIP = (TINY, TWO_CORES, *(f"sophgo/{name}" for name in SHIPPED), "st/stm32f746")
 

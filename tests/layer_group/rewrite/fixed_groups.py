@@ -23,12 +23,12 @@ from target_hw.memory import MemoryScope
 LANES = 8
 
 
-def chip(kib: int = 64, planner: str = "best") -> Chip:
+def chip(kib: int = 64) -> Chip:
     """Return a small chip: eight lanes of `kib` KiB."""
     facts = (("eu_bytes", 16), ("lanes", LANES))
     memory = MemoryScope("local.LMEM", kib * 1024, alignment=16, facts=facts)
     pipes = (Pipe("GDMA", "bytes", 64, 100), Pipe("TIU", "multiply-adds", 512, 20))
-    return Chip(memory, Machine(pipes), planner)
+    return Chip(memory, Machine(pipes))
 
 
 def grouped(
@@ -37,7 +37,6 @@ def grouped(
     *,
     form: str = "arena",
     kib: int = 64,
-    planner: str = "best",
 ) -> tuple[tvm.IRModule, list[PlannedGroup]] | None:
     """Return a lowered module with some of its layers grouped; None where they do not fit.
 
@@ -56,7 +55,7 @@ def grouped(
     for number, (layers, cut) in enumerate(groups.items()):
         at = sorted(position[block.network.layers[n].name] for n in layers)
         assert at == list(range(at[0], at[-1] + 1)), "its layers follow each other"
-        plan = plan_group(index.group(at[0], at[-1]), cut, chip(kib, planner))
+        plan = plan_group(index.group(at[0], at[-1]), cut, chip(kib))
         if plan is None:
             return None
         check(plan.local.problem, plan.plan)

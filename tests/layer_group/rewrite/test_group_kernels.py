@@ -141,14 +141,6 @@ def test_all_layers_as_one_group_in_many_cuts(name, fuse, keep):
             check_cut(mod, Cut(n=n, h=h, keep_rows=keep))
 
 
-@pytest.mark.parametrize("planner", ["first_fit", "best"])
-def test_any_planner_places_a_group(planner):
-    mod, args, expected = chained()
-    found = grouped(mod, {everything(mod): Cut(h=4)}, planner=planner)
-    assert found is not None
-    np.testing.assert_array_equal(run(found[0], args)[0], expected)
-
-
 def test_both_forms_give_the_same_and_addresses_are_in_a_lane():
     mod = lowered(chain(batch=2))
     args = arrays(mod)
@@ -240,23 +232,6 @@ def test_rows_in_one_axis_are_kept_behind_rows_and_columns(count):
     assert columns[0] == (0, 4)
     assert rows[-1] == columns[-1] == (0, 0)
     check_same(run(after, arrays(mod)), run(mod, arrays(mod)))
-
-
-def test_one_result_of_a_call_that_makes_several():
-    def body(emit, x, w):
-        parts = emit(relax.op.split(emit(relax.op.nn.conv2d(x, w, padding=(1, 1))), 2, axis=1))
-        left, right = emit(relax.TupleGetItem(parts, 0)), emit(relax.TupleGetItem(parts, 1))
-        return [emit(relax.op.multiply(left, right)), emit(relax.op.nn.relu(right))]
-
-    mod = lowered(module([(1, 4, 13, 6), (8, 4, 3, 3)], body))
-    args = arrays(mod)
-    expected = run(mod, args)
-    numbers = everything(mod)
-    assert len(numbers) == 5, "each half of the split is a layer"
-    for layers in (numbers, (1, 2, 3)):
-        found = grouped(mod, {layers: Cut(h=3)})
-        assert found is not None
-        check_same(run(found[0], args), expected)
 
 
 @pytest.mark.parametrize(("rows", "into"), [(2, 7), (2, 51), (9, 23)])

@@ -31,7 +31,7 @@ _LOCAL = f"{_TESTS}/planning/test_local_memory.py"
 _RUNS = f"{_TESTS}/rewrite/test_part_loops.py"
 _RULES = f"{_TESTS}/analysis/test_part_rules.py"
 _CORES = f"{_TESTS}/rewrite/test_cores.py"
-_SEVERAL = f"{_TESTS}/rewrite/test_several_results.py"
+_OUTSIDE = f"{_TESTS}/rewrite/test_accesses_outside.py"
 
 ENTRIES: tuple[Rule | Fault, ...] = (
     Rule("LayerGroup kernels: buffers and blocks", f"{_ANALYSIS}/stages.py",
@@ -123,9 +123,9 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault("LayerGroup cores fault: a core reads what another one makes", f"{_PLANNING}/loops.py",
           "if able and not (cores > 1 and group.readers(layer.output)):", "if able:", (_CORES,)),
     Rule("LayerGroup writing: a group's function", f"{_REWRITE}/group_function.py", (),
-         (_BOUNDARIES, _GROUPS, _CORES, _RUNS, _SEVERAL)),
+         (_BOUNDARIES, _GROUPS, _CORES, _RUNS, _OUTSIDE)),
     Rule("LayerGroup writing: local memory", f"{_REWRITE}/local_buffers.py", (),
-         (_GROUPS, _RUNS, _SEVERAL)),
+         (_GROUPS, _RUNS, _OUTSIDE)),
     Fault("LayerGroup writing fault: a stage goes on behind the last slice",
           f"{_REWRITE}/slice_values.py", "        if stage < last:", "        if stage < 0:",
           (_GROUPS, _RUNS)),
@@ -136,12 +136,12 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           "((spans.begin < low) | (spans.end > high))", "(spans.begin < low)",
           (f"{_TESTS}/rewrite/test_held_parts.py",)),
     Rule("LayerGroup writing: loops of a slice, and what they may read",
-         f"{_REWRITE}/kernel_slices.py", (), (_GROUPS, _SEVERAL, _RUNS)),
+         f"{_REWRITE}/kernel_slices.py", (), (_GROUPS, _OUTSIDE, _RUNS)),
     Fault("LayerGroup writing fault: TVM simplifies quotients of numbers of unknown sign",
           f"{_REWRITE}/loop_functions.py",
           "return reinterpreted(structural_mutate(division, [(tir.Var, on_var)]))",
           "return structural_mutate(division, [(tir.Var, on_var)])",
           (f"{_TESTS}/rewrite/test_loop_functions.py",)),
     Rule("LayerGroup writing: calls", f"{_REWRITE}/group_calls.py", (),
-         (_BOUNDARIES, _GROUPS, f"{_TESTS}/rewrite/test_group_calls.py", _SEVERAL)),
+         (_BOUNDARIES, _GROUPS, f"{_TESTS}/rewrite/test_group_calls.py", _OUTSIDE)),
 )  # fmt: skip
