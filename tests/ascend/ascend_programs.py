@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 import tvm
-from hypothesis import strategies as st
 from program_parts import cast, loop, sequence, twice_round
 from tvm import tirx
 from tvm.ir import PrimType
@@ -323,8 +322,3 @@ class KernelBuilder:
 def random_kernel(seed: int) -> tvm.IRModule:
     """Draw a module of one function from a seed."""
     return KernelBuilder(Random(seed)).build()
-
-
-def kernels() -> st.SearchStrategy[tvm.IRModule]:
-    """Kernels that Hypothesis can shrink."""
-    return st.randoms(use_true_random=False).map(lambda random: KernelBuilder(random).build())
