@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import tvm
+from block_replay import races
 from program_text import programs
-from thread_replay import races
 from tvm import tirx
 
 import tvm_ext

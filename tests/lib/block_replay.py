@@ -58,6 +58,33 @@ def replay(
             shared.meet()
 
 
+class _Touched(SharedMemory):
+    """Memory without values, which knows who touched each byte since the last barrier."""
+
+    def read(self, thread: int, memory: Any, at: int, width: int, name: str) -> int:
+        self.note_read(thread, memory, range(at, at + width), name)
+        return 0
+
+    def read_all(self, size: int, thread: int, memory: Any, at: int, _width: int, name: str) -> int:
+        return self.read(thread, memory, at, size, name)
+
+    def write(self, thread: int, memory: Any, at: int, width: int, name: str, _value: Any) -> None:
+        self.note_write(thread, memory, range(at, at + width), name, is_same=False)
+
+
+def races(func: tirx.PrimFunc) -> bool:
+    """Whether two threads touch one byte between the same barriers, and one of them writes it.
+
+    They run at their own pace, so nothing orders their accesses, whatever they write.
+    """
+    arguments = {str(p.name).removesuffix("_ptr"): np.zeros(1 << 12) for p in func.params}
+    try:
+        replay(func, arguments, (1,), memory=_Touched)
+    except FaultError:
+        return True
+    return False
+
+
 def _number(thread: Mapping[str, int], extents: Mapping[str, Any]) -> int:
     """Return the number of a thread, as warps count them: x runs fastest."""
     number = 0

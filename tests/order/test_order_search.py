@@ -6,8 +6,14 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from order_checks import branches, verify_order
-from order_oracles import least_peak, orders, random_problem, replayed_peak
+from order_checks import (
+    branches,
+    least_peak,
+    orders,
+    random_problem,
+    replayed_peak,
+    verify_order,
+)
 from sweeps import sample
 
 from passes.order.planning import order_search

@@ -9,11 +9,11 @@ from random import Random
 import pytest
 import tvm
 from address_runs import identity, memory_after
+from block_replay import races
 from hypothesis import note
 from hypothesis import strategies as st
 from program_text import program
 from sweeps import swept
-from thread_replay import races
 from tvm import s_tir, tirx
 from tvm.ir.transform import Pass, PassContext
 
