@@ -114,11 +114,10 @@ class Expressions:
     # Choices
 
     def chance(self, probability: float) -> bool:
-        # The unlikely is at the high end, so that a smaller choice is a plainer program.
-        return self.random.randint(0, 999) >= 1000 - probability * 1000
+        return self.random.random() < probability
 
     def pick(self, options: Any) -> Any:
-        return options[self.random.randint(0, len(options) - 1)]
+        return self.random.choice(options)
 
     def some(self, options: Any, most: int) -> list[Any]:
         return [self.pick(options) for _ in range(self.random.randint(1, most))]

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random programs for `StorageRewrite`: flat functions, as they stand after `VectorizeLoop`.
 
-A program is built from one source of choices. Hypothesis gives one that it can shrink
-(`programs`); `random.Random(seed)` gives a fast one for statistics and long sweeps
-(`random_program`). The programs are well-scoped but need not mean anything.
+The programs are well-scoped but need not mean anything.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from random import Random
 from typing import Any
 
 import tvm
-from hypothesis import strategies as st
 from program_expressions import Expressions, Scope, called, cast, splat, zero
 from program_parts import sequence
 from tvm import tirx
@@ -379,8 +376,3 @@ def _one(dtype: Any) -> Any:
 def random_program(seed: int) -> Program:
     """Draw a program from a seed."""
     return ProgramBuilder(Random(seed)).build()
-
-
-def programs() -> st.SearchStrategy[Program]:
-    """Programs that Hypothesis can shrink."""
-    return st.randoms(use_true_random=False).map(lambda random: ProgramBuilder(random).build())
