@@ -2,7 +2,7 @@
 """Programs that `PlanAddresses` is tried on by hand, and what is read off a plan."""
 
 import tvm
-from program_text import program
+from program_text import programs
 from tvm import tirx
 
 from passes.planning import planner_names
@@ -28,16 +28,14 @@ def live(func: tirx.PrimFunc, **options) -> dict[str, tuple[int, int]]:
     return {b.name: b.live[0] for b in only_problem(func, **options).buffers}
 
 
-chain = program("""
+PROGRAMS = programs("""
 def chain(x: 64, y: 64):
     a, b, c: local.UB 64
     a[i] = x[i] + T.float32(1) for i in range(64)
     b[i] = a[63 - i] * T.float32(2) for i in range(64)
     c[i] = b[63 - i] - T.float32(3) for i in range(64)
     y[i] = c[63 - i] for i in range(64)
-""")
 
-types = program("""
 def types(x: 64, y: 64):
     a: local.UB 64
     b: local.UB 64 float16
@@ -50,9 +48,7 @@ def types(x: 64, y: 64):
     c[i] = T.Cast("int8", b[i]) for i in range(64)
     d[i] = c[i] < T.Cast("int8", b[63 - i]) for i in range(64)
     y[i] = T.Select(d[i], T.Cast("float32", c[63 - i]), T.float32(-1)) for i in range(64)
-""")
 
-opaque = program("""
 def opaque(x: 64, y: 64):
     first, second, third, fourth: local.UB 64
     first[i] = x[i] + T.float32(1) for i in range(64)
@@ -70,15 +66,7 @@ def opaque(x: 64, y: 64):
     fourth[i] = T.float32(i) for i in range(8)
     T.call_packed("tvm_ext.test.negate", fourth)
     y[i] = fourth[i] for i in range(64)
-""")
 
-
-@tvm.register_global_func("tvm_ext.test.negate", override=True)
-def negate(array: tvm.runtime.Tensor) -> None:
-    array.copyfrom(-array.numpy())
-
-
-aliased = program("""
 def aliased(x: 64 int32, y: 64 int32):
     a: local.UB 64 int32
     bytes_of_a = T.decl_buffer((256,), "int8", data=a.data, scope="local.UB")
@@ -89,9 +77,7 @@ def aliased(x: 64 int32, y: 64 int32):
     bytes_of_a[i * 4 + 1] = T.int8(i) for i in range(64)
     c[i] = T.Cast("int32", words_of_a[127 - i]) for i in range(64)
     y[i] = c[i] + b[i] for i in range(64)
-""")
 
-double_buffered = program("""
 def double_buffered(x: 8x64, y: 8x64):
     for k in range(8):
         a = T.alloc_buffer((64,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
@@ -99,18 +85,14 @@ def double_buffered(x: 8x64, y: 8x64):
         a[i] = x[k, i] + T.float32(1) for i in range(64)
         b[i] = a[i] * T.float32(3) for i in T.vectorized(64)
         y[k, i] = b[63 - i] * a[i] for i in range(64)
-""")
 
-elementwise = program("""
 def elementwise(x: 64, y: 64):
     a, b: local.UB 64
     a[i] = x[i] + T.float32(1) for i in range(64)
     for i in range(8):
         b[i * 8 + j] = a[i * 8 + j] * T.float32(2) for j in range(8)
     y[i] = b[63 - i] for i in range(64)
-""")
 
-in_parallel = program("""
 def in_parallel(x: 4x64, y: 4x64):
     outer: local.UB 64
     outer[i] = x[0, i] for i in range(64)
@@ -119,10 +101,7 @@ def in_parallel(x: 4x64, y: 4x64):
         a[i] = x[p, i] + outer[63 - i] for i in range(64)
         b[i] = a[63 - i] for i in range(64)
         y[p, i] = b[i] for i in range(64)
-""")
 
-
-symbolic = program("""
 def symbolic(x_handle: T.handle, y_handle: T.handle):
     n = T.int32()
     x = T.match_buffer(x_handle, (n,), "float32")
@@ -134,10 +113,7 @@ def symbolic(x_handle: T.handle, y_handle: T.handle):
     b[i] = a[n - 1 - i] for i in range(n)
     c[i] = b[n - 1 - i] for i in range(n)
     y[i] = c[n - 1 - i] for i in range(n)
-""")
 
-
-constant_indices = program("""
 def constant_indices(x: 8 int32, y: 8 int32):
     T.func_attr({"tirx.noalias": True})
     a: local.UB 8 int32
@@ -152,13 +128,6 @@ def constant_indices(x: 8 int32, y: 8 int32):
 """)
 
 
-RUNNABLE = [
-    constant_indices,
-    chain,
-    types,
-    opaque,
-    aliased,
-    double_buffered,
-    elementwise,
-    in_parallel,
-]
+@tvm.register_global_func("tvm_ext.test.negate", override=True)
+def negate(array: tvm.runtime.Tensor) -> None:
+    array.copyfrom(-array.numpy())

@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 import tvm
-from address_cases import UB, chain, module, only_problem, symbolic
+from address_cases import PROGRAMS, UB, module, only_problem
 from address_runs import addresses, assert_same_results, build, num_arenas
 from program_text import program
 from tvm import tirx
@@ -52,7 +52,7 @@ def test_sizes_and_alignments():
 
 
 def test_symbolic_sizes_are_left_alone_and_said(caplog):
-    mod = module(symbolic)
+    mod = module(PROGRAMS["symbolic"])
     with caplog.at_level("INFO", logger="tvm_ext.PlanAddresses"):
         planned = PlanAddresses(form="arena")(mod)
     assert caplog.messages == [
@@ -64,14 +64,14 @@ def test_symbolic_sizes_are_left_alone_and_said(caplog):
 
 
 def test_a_private_function_is_called_by_its_name_in_the_module(caplog):
-    private = module(symbolic)["main"].without_attr("global_symbol")
+    private = module(PROGRAMS["symbolic"])["main"].without_attr("global_symbol")
     with caplog.at_level("INFO", logger="tvm_ext.PlanAddresses"):
         PlanAddresses()(tvm.IRModule({"inner": private}))
     assert "PlanAddresses: function 'inner': left alone: buffer 'a'" in caplog.text
 
 
 def test_symbolic_sizes_are_planned_at_an_upper_bound():
-    mod = module(symbolic)
+    mod = module(PROGRAMS["symbolic"])
     for bounded in (
         PlanAddresses(form="arena", upper_bounds={"n": 128}),
         lambda mod: PlanAddresses(form="arena")(
@@ -88,7 +88,7 @@ def test_symbolic_sizes_are_planned_at_an_upper_bound():
 
 
 def test_a_variable_above_its_bound_is_an_error_at_run_time():
-    run = build(module(symbolic), PlanAddresses(form="arena", upper_bounds={"n": 128}))
+    run = build(module(PROGRAMS["symbolic"]), PlanAddresses(form="arena", upper_bounds={"n": 128}))
     x, y = (tvm.runtime.tensor(np.zeros(129, "float32")) for _ in range(2))
     with pytest.raises(Exception, match="n is above 128, for which the memory was planned"):
         run["main"](x, y)
@@ -116,7 +116,7 @@ def test_registers_stay_unless_their_scope_is_asked_for():
 
 
 def test_scopes_choose():
-    mod = module(chain)
+    mod = module(PROGRAMS["chain"])
     assert set(addresses(PlanAddresses(scopes=["local.L1"])(mod)).values()) == {()}
     with pytest.raises(ValueError, match="unknown storage scope 'UB'"):
         PlanAddresses(scopes=["UB"])
@@ -130,11 +130,11 @@ def test_scopes_choose():
 
 def test_the_target_says_what_memory_there_is():
     config = {"kind": "llvm", "feature.memory": UB.to_feature()}
-    planned = PlanAddresses(target=config)(module(chain))
+    planned = PlanAddresses(target=config)(module(PROGRAMS["chain"]))
     assert addresses(planned)["a"] in ((0,), (256,))
     small = MemoryHierarchy((MemoryScope("local.UB", capacity=256),))
     target = tvm.target.Target({"kind": "llvm", "feature.memory": small.to_feature()})
-    func = module(chain)["main"].with_attr("target", target)
+    func = module(PROGRAMS["chain"])["main"].with_attr("target", target)
     with pytest.raises(ValueError, match="has 256"):
         PlanAddresses()(tvm.IRModule({"main": func}))
 
@@ -142,7 +142,7 @@ def test_the_target_says_what_memory_there_is():
 def test_over_capacity_says_what_is_missing():
     memory = MemoryHierarchy((MemoryScope("local.UB", capacity=480, alignment=32),))
     with pytest.raises(ValueError, match="PlanAddresses") as error:
-        PlanAddresses(memory=memory)(module(chain))
+        PlanAddresses(memory=memory)(module(PROGRAMS["chain"]))
     lines = str(error.value).splitlines()
     assert lines[0].startswith("PlanAddresses: function 'main': scope 'local.UB' needs 512 bytes")
     assert lines[0].endswith("and has 480")
@@ -155,8 +155,8 @@ def test_over_capacity_says_what_is_missing():
 def test_a_planner_that_finds_no_fit_does_not_claim_there_is_none():
     memory = MemoryHierarchy((MemoryScope("local.UB", capacity=512, alignment=32),))
     with pytest.raises(ValueError, match=r"another plan fits\n  it fits .* planner 'first_fit'"):
-        PlanAddresses("bump", memory=memory)(module(chain))
-    PlanAddresses("best", memory=memory)(module(chain))
+        PlanAddresses("bump", memory=memory)(module(PROGRAMS["chain"]))
+    PlanAddresses("best", memory=memory)(module(PROGRAMS["chain"]))
 
 
 def test_calls_that_may_take_a_whole_buffer_keep_a_function_as_it_is(caplog):
@@ -182,7 +182,7 @@ def test_a_workspace_of_an_operator_keeps_a_function_as_it_is(caplog):
 
 
 def test_targets_that_see_one_type_get_no_arena(caplog):
-    func = module(chain)["main"].with_attr("target", tvm.target.Target("vulkan"))
+    func = module(PROGRAMS["chain"])["main"].with_attr("target", tvm.target.Target("vulkan"))
     mod = tvm.IRModule({"main": func})
     assert PlanAddresses(form="arena")(mod)["main"].same_as(mod["main"])
     assert "function 'main': left alone: target 'vulkan' cannot see" in caplog.text
@@ -221,7 +221,7 @@ def test_kernels_of_targets_with_address_spaces_get_no_arena(caplog):
 
 
 def test_a_buffer_that_is_accessed_undeclared_is_named():
-    func = module(chain)["main"]
+    func = module(PROGRAMS["chain"])["main"]
     without = tirx.SeqStmt([op for op in func.body.seq if not isinstance(op, tirx.AllocBuffer)])
     with pytest.raises(ValueError, match=r"'main': buffer 'a' in local\.UB is accessed but not"):
         PlanAddresses()(tvm.IRModule({"main": with_body(func, without)}))

@@ -4,7 +4,7 @@
 from textwrap import indent
 
 import pytest
-from address_cases import elementwise, module, only_problem
+from address_cases import PROGRAMS, module, only_problem
 from address_runs import assert_same_results
 from program_text import cases, program
 from tvm.ir import Var
@@ -19,10 +19,12 @@ from passes.prim_func.in_place_pairs import may_be_in_place
 
 
 def test_an_elementwise_result_takes_its_operands_place():
-    problem = only_problem(module(elementwise)["main"])
+    problem = only_problem(module(PROGRAMS["elementwise"])["main"])
     assert problem.in_place == (("a", "b"),)
-    assert plan_addresses(module(elementwise)["main"]).scopes[0].plan.peak == 256
-    assert only_problem(module(elementwise)["main"], detect_inplace=False).in_place == ()
+    assert plan_addresses(module(PROGRAMS["elementwise"])["main"]).scopes[0].plan.peak == 256
+    assert (
+        only_problem(module(PROGRAMS["elementwise"])["main"], detect_inplace=False).in_place == ()
+    )
 
 
 def in_place_of(statement: str, made: str = "float32", read: str = "float32") -> tuple:
@@ -520,7 +522,7 @@ def main(x: 64, y: 64):
 
 
 def test_what_a_statement_does_not_touch_is_not_in_place_there():
-    func = module(elementwise)["main"]
+    func = module(PROGRAMS["elementwise"])["main"]
     access = find_linear_access(func)
     accesses = find_accesses(access)
     uses = {each.alloc.name: each for each in accesses.of}

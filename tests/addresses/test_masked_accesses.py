@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from address_runs import assert_same_results, identity, memory_after
-from program_text import program
+from program_text import programs
 from tvm import tirx
 
 from passes.ir import find_accesses, find_linear_access
@@ -21,7 +21,7 @@ def lowered(func: tirx.PrimFunc) -> tvm.IRModule:
     return flatten(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
 
 
-masked = program("""
+PROGRAMS = programs("""
 def masked(x: 64, y: 64):
     a, b, c: local.UB 64
     a[i] = x[i] for i in range(64)
@@ -37,14 +37,7 @@ def masked(x: 64, y: 64):
         )
     c[i] = b[63 - i] for i in range(64)
     y[i] = c[i] + a[63 - i] for i in range(64)
-""")
 
-
-def test_masked_accesses_move_with_their_buffer():
-    assert_same_results(lowered(masked))
-
-
-loaded_for_a_store = program("""
 def loaded_for_a_store(x: 64, y: 64):
     a, b, c: local.UB 64
     a[i] = x[i] for i in range(64)
@@ -54,17 +47,7 @@ def loaded_for_a_store(x: 64, y: 64):
         )
     c[i] = b[63 - i] for i in range(64)
     y[i] = c[63 - i] for i in range(64)
-""")
 
-
-def test_a_masked_load_keeps_nothing_alive():
-    (attached,) = find_problems(lowered(loaded_for_a_store)["main"]).problems
-    live = {buffer.name: buffer.live[0] for buffer in attached.problem.buffers}
-    assert live["a"][1] <= live["c"][0]
-    assert_same_results(lowered(loaded_for_a_store))
-
-
-address_in_a_number = program("""
 def address_in_a_number(x: 64, y: 64):
     kept, other: local.UB 64
     slot: local.UB 2 int64
@@ -83,8 +66,19 @@ def address_in_a_number(x: 64, y: 64):
 """)
 
 
+def test_masked_accesses_move_with_their_buffer():
+    assert_same_results(lowered(PROGRAMS["masked"]))
+
+
+def test_a_masked_load_keeps_nothing_alive():
+    (attached,) = find_problems(lowered(PROGRAMS["loaded_for_a_store"])["main"]).problems
+    live = {buffer.name: buffer.live[0] for buffer in attached.problem.buffers}
+    assert live["a"][1] <= live["c"][0]
+    assert_same_results(lowered(PROGRAMS["loaded_for_a_store"]))
+
+
 def test_an_address_that_a_masked_store_writes_is_kept():
-    assert_same_results(lowered(address_in_a_number))
+    assert_same_results(lowered(PROGRAMS["address_in_a_number"]))
 
 
 word = tirx.decl_buffer((1,), "int64", "word", layout=None)
@@ -127,13 +121,13 @@ def test_registers_of_an_instruction_that_goes_on_stay_its_own():
 
 
 def test_a_masked_vector_is_aligned_like_any_other():
-    (attached,) = find_problems(lowered(masked)["main"]).problems
+    (attached,) = find_problems(lowered(PROGRAMS["masked"])["main"]).problems
     alignments = {buffer.name: buffer.alignment for buffer in attached.problem.buffers}
     assert alignments == {"a": 16, "b": 16, "c": 4}
 
 
 def test_memory_that_is_packed_is_accessed_as_the_stock_pass_does():
-    mod = lowered(masked)
+    mod = lowered(PROGRAMS["masked"])
     stock = tirx.transform.StorageRewrite()(mod)
     assert tvm_ffi.structural_equal(StorageRewrite()(mod), stock, map_free_vars=True)
     expected = memory_after(mod, identity())

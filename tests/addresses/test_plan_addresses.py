@@ -4,14 +4,7 @@
 import numpy as np
 import pytest
 import tvm
-from address_cases import (
-    RUNNABLE,
-    chain,
-    double_buffered,
-    in_parallel,
-    live,
-    module,
-)
+from address_cases import PROGRAMS, live, module
 from address_runs import addresses, assert_same_results, num_arenas
 from program_text import program, programs
 from tvm import tirx
@@ -21,14 +14,14 @@ from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.transform import PlanAddresses
 
 
-@pytest.mark.parametrize("func", RUNNABLE, ids=lambda func: func.attrs["global_symbol"])
-def test_both_forms_run_as_the_unplanned_module_does(func: tirx.PrimFunc):
-    assert_same_results(module(func))
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "symbolic"])
+def test_both_forms_run_as_the_unplanned_module_does(name: str):
+    assert_same_results(module(PROGRAMS[name]))
 
 
 def test_addresses_count_from_the_base_of_the_memory():
     memory = MemoryHierarchy((MemoryScope("local.UB", 4096, 32, base=65536),))
-    found = addresses(PlanAddresses(memory=memory)(module(chain)))
+    found = addresses(PlanAddresses(memory=memory)(module(PROGRAMS["chain"])))
     assert {found["a"], found["b"]} == {(65536,), (65536 + 256,)}
 
 
@@ -74,7 +67,7 @@ class M:
 
 
 def test_one_arena_a_scope_and_attach_point():
-    mod = PlanAddresses(form="arena")(module(in_parallel))
+    mod = PlanAddresses(form="arena")(module(PROGRAMS["in_parallel"]))
     assert num_arenas(mod) == 2
     assert "arena_local_UB = T.alloc_buffer((256,)" in mod.script()
     assert "arena_local_UB_1 = T.alloc_buffer((512,)" in mod.script()
@@ -107,9 +100,9 @@ def test_bytes_that_are_dead_when_a_parallel_loop_begins_are_free_in_it():
 
 
 def test_slots_have_an_address_each():
-    found = addresses(PlanAddresses(memory=MemoryHierarchy())(module(double_buffered)))
+    found = addresses(PlanAddresses(memory=MemoryHierarchy())(module(PROGRAMS["double_buffered"])))
     assert found == {"a": (), "b": ()}
-    found = addresses(PlanAddresses()(module(double_buffered)))
+    found = addresses(PlanAddresses()(module(PROGRAMS["double_buffered"])))
     assert (len(found["a"]), len(found["b"])) == (2, 3)
     assert len({*found["a"], *found["b"]}) == 5
 
@@ -193,8 +186,9 @@ def computed(x: 64, y: 64):
 """)
 
 
-@pytest.mark.parametrize("func", ADDRESS_IN_USE.values(), ids=ADDRESS_IN_USE)
-def test_memory_lives_as_long_as_its_address_is_in_use(func: tirx.PrimFunc):
+@pytest.mark.parametrize("name", ADDRESS_IN_USE)
+def test_memory_lives_as_long_as_its_address_is_in_use(name: str):
+    func = ADDRESS_IN_USE[name]
     ranges = live(module(func)["main"])
     assert ranges["a"][0] == 0
     assert ranges["a"][1] >= ranges["b"][1]

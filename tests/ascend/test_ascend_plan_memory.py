@@ -14,7 +14,7 @@ from ascend_modules import SEARCHES, TWIN, addresses, chip, message, module, pla
 from ascend_programs import ascend_plan
 from llvm_level import at_level
 from made_kernels import made
-from program_text import program
+from program_text import program, programs
 from tvm import tirx
 from tvm.target import Target
 
@@ -30,7 +30,7 @@ MEMORY = MemoryHierarchy.from_target(Target("ascend/910b"))
 # What is planned
 
 
-four_slots = program("""
+KERNELS = programs("""
 def four_slots(x: 65536 float16, y: 65536 float16):
     for t in range(5):
         a, b: local.UB 12288 float16 {"multi_buffer": 4}
@@ -40,12 +40,54 @@ def four_slots(x: 65536 float16, y: 65536 float16):
         y[i + t] = y[i + t] + b[i] for i in range(12288)
         c[i] = x[i + t + 9] for i in range(12288)
         y[i + t] = y[i + t] + c[i] for i in range(12288)
+
+def apart(x: 4096, y: 4096):
+    a, b: local.UB 1024
+    kept: local.UB 1024 float32 {"mem_unique": True}
+    c: local.UB 2048
+    a[i] = x[i] for i in range(1024)
+    b[i] = T.exp(a[i]) for i in range(1024)
+    kept[i] = b[1023 - i] for i in range(1024)
+    c[i] = kept[i // 2] for i in range(2048)
+    y[i] = c[i] for i in range(2048)
+
+def sizes(x: 4096, y: 4096):
+    for t in range(4):
+        small: local.UB 256
+        large, other: local.UB 512
+        small[i] = x[i] for i in range(256)
+        y[i + t] = small[i] for i in range(256)
+        large[i] = x[i] for i in range(512)
+        y[i + t] = large[i] for i in range(512)
+        other[i] = x[i + t] for i in range(512)
+        y[i + t] = other[i] for i in range(512)
+
+def carried(x: 256, y: 256):
+    before: local.UB 32
+    for t in range(8):
+        now, delta: local.UB 32
+        now[i] = x[t * 32 + i] for i in range(32)
+        if t > 0:
+            delta[i] = now[i] - before[i] for i in range(32)
+        else:
+            delta[i] = now[i] for i in range(32)
+        before[i] = now[31 - i] for i in range(32)
+        y[t * 32 + i] = delta[i] for i in range(32)
+
+def cores(x: 256, y: 256):
+    shared: local.UB 32
+    shared[i] = x[i] for i in range(32)
+    for core in T.parallel(8):
+        a, b: local.UB 32
+        a[i] = x[core * 32 + 31 - i] for i in range(32)
+        b[i] = a[31 - i] + shared[i] for i in range(32)
+        y[core * 32 + i] = b[i] for i in range(32)
 """)
 
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_single_buffer_takes_all_slots_of_a_multi_buffered_one(search: str):
-    found = planned(four_slots, search=search)
+    found = planned(KERNELS["four_slots"], search=search)
     slots = [24576 * k for k in range(8)]
     assert sorted((*found["a"], *found["b"])) == slots
     assert found["c"] in (found["a"], found["b"])
@@ -63,19 +105,21 @@ def expected_of_four_slots(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("search", SEARCHES)
 def test_iterations_take_turns_with_the_slots_that_it_took(search: str):
     plan = AscendPlanMemory(form="arena", search=search)
-    text = plan(module(four_slots))["main"].script()
+    text = plan(module(KERNELS["four_slots"]))["main"].script()
     turns = re.findall(r"offset\w*: T.let\[T.int32\] = offsets\[(.*)\]", text)
     assert turns
     assert all("t % 4" in turn for turn in turns)
     random = np.random.default_rng(0)
     x, y = (random.integers(-8, 8, 65536).astype("float16") for _ in range(2))
     result = tvm.runtime.tensor(y)
-    build(module(four_slots), poisoned(plan), TWIN)["main"](tvm.runtime.tensor(x), result)
+    build(module(KERNELS["four_slots"]), poisoned(plan), TWIN)["main"](
+        tvm.runtime.tensor(x), result
+    )
     np.testing.assert_array_equal(result.numpy(), expected_of_four_slots(x, y))
 
 
 def test_both_forms_say_the_same():
-    mod = module(four_slots)
+    mod = module(KERNELS["four_slots"])
     options = AscendOptions(memory=MEMORY)
     (scope,) = ascend_plan(mod["main"], options).scopes
     assert addresses(AscendPlanMemory()(mod)) == dict(scope.plan.offsets)
@@ -84,7 +128,7 @@ def test_both_forms_say_the_same():
 
 
 def test_the_input_stays_as_it_is_and_chance_has_no_part():
-    mod = module(four_slots)
+    mod = module(KERNELS["four_slots"])
     before = mod.script()
     texts = {AscendPlanMemory(form="arena")(mod).script() for _ in range(2)}
     assert len(texts) == 1
@@ -93,37 +137,24 @@ def test_the_input_stays_as_it_is_and_chance_has_no_part():
 
 def test_reuse_of_dma_buffers_is_warned_of(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING, "tvm_ext.AscendPlanMemory"):
-        planned(four_slots)
+        planned(KERNELS["four_slots"])
     assert caplog.messages == [
         "function 'main': There reused some dma buffers in ub address space, which may stall "
         f"pipe. Not reusing dma buffer needs {9 * 24576 * 8} bits while 1572864 bits available!"
     ]
 
 
-apart = program("""
-def apart(x: 4096, y: 4096):
-    a, b: local.UB 1024
-    kept: local.UB 1024 float32 {"mem_unique": True}
-    c: local.UB 2048
-    a[i] = x[i] for i in range(1024)
-    b[i] = T.exp(a[i]) for i in range(1024)
-    kept[i] = b[1023 - i] for i in range(1024)
-    c[i] = kept[i // 2] for i in range(2048)
-    y[i] = c[i] for i in range(2048)
-""")
-
-
 @pytest.mark.parametrize("search", SEARCHES)
 def test_what_fits_side_by_side_shares_nothing(search: str, caplog: pytest.LogCaptureFixture):
     # The original decides what is in place before it looks at the capacity.
-    found = planned(apart, search=search)
+    found = planned(KERNELS["apart"], search=search)
     assert (found["a"] == found["b"]) == (search == "mirror")
     assert len({*found.values()}) == (3 if search == "mirror" else 4)
     assert not caplog.messages
 
 
 def test_in_place_as_the_smallest_instruction_set_has_it():
-    found = planned(apart, search="mirror", restrict_inplace_as_isa=True)
+    found = planned(KERNELS["apart"], search="mirror", restrict_inplace_as_isa=True)
     assert len({*found.values()}) == 4
 
 
@@ -131,29 +162,15 @@ def test_in_place_as_the_smallest_instruction_set_has_it():
 def test_what_is_unique_stays_alone(search: str):
     # 16 KiB are a and then c's first half, twice; kept takes 4 KiB that no one else has.
     target = chip(UB=16384)
-    found = planned(apart, search=search, target=target)
+    found = planned(KERNELS["apart"], search=search, target=target)
     kept = range(found["kept"][0], found["kept"][0] + 4096)
     for name, size in (("a", 4096), ("b", 4096), ("c", 8192)):
         assert not set(kept) & set(range(found[name][0], found[name][0] + size)), name
 
 
-sizes = program("""
-def sizes(x: 4096, y: 4096):
-    for t in range(4):
-        small: local.UB 256
-        large, other: local.UB 512
-        small[i] = x[i] for i in range(256)
-        y[i + t] = small[i] for i in range(256)
-        large[i] = x[i] for i in range(512)
-        y[i + t] = large[i] for i in range(512)
-        other[i] = x[i + t] for i in range(512)
-        y[i + t] = other[i] for i in range(512)
-""")
-
-
 def test_the_largest_can_come_first():
     def mirrored(strategy: str) -> dict[str, tuple[int, ...]]:
-        return planned(sizes, search="mirror", strategy=strategy, target=chip(UB=4096))
+        return planned(KERNELS["sizes"], search="mirror", strategy=strategy, target=chip(UB=4096))
 
     assert mirrored("default") == {"small": (0,), "large": (1024,), "other": (0,)}
     assert mirrored("largest-first") == {"large": (0,), "other": (2048,), "small": (0,)}
@@ -196,31 +213,16 @@ def test_a_planner_s_own_kernel_is_built_as_usual(monkeypatch):
 # Memory that is read under a condition, after an earlier iteration wrote it
 
 
-carried = program("""
-def carried(x: 256, y: 256):
-    before: local.UB 32
-    for t in range(8):
-        now, delta: local.UB 32
-        now[i] = x[t * 32 + i] for i in range(32)
-        if t > 0:
-            delta[i] = now[i] - before[i] for i in range(32)
-        else:
-            delta[i] = now[i] for i in range(32)
-        before[i] = now[31 - i] for i in range(32)
-        y[t * 32 + i] = delta[i] for i in range(32)
-""")
-
-
 @pytest.mark.parametrize("search", SEARCHES)
 def test_what_a_loop_carries_lives_across_its_back_edge(search: str):
     # `before` is written after its last read in an iteration, and nothing may be there between.
     target = chip(UB=3 * 128)
     plan = AscendPlanMemory(form="arena", search=search, target=target)
-    found = planned(carried, search=search, target=target)
+    found = planned(KERNELS["carried"], search=search, target=target)
     assert found["before"] not in (found["now"], found["delta"])
     x = np.random.default_rng(1).integers(-9, 9, 256).astype("float32")
     y = tvm.runtime.tensor(np.zeros(256, "float32"))
-    build(module(carried), poisoned(plan), TWIN)["main"](tvm.runtime.tensor(x), y)
+    build(module(KERNELS["carried"]), poisoned(plan), TWIN)["main"](tvm.runtime.tensor(x), y)
     rows = x.reshape(8, 32)
     expected = rows - np.concatenate([np.zeros((1, 32), "float32"), rows[:-1, ::-1]])
     np.testing.assert_array_equal(y.numpy().reshape(8, 32), expected)
@@ -229,24 +231,12 @@ def test_what_a_loop_carries_lives_across_its_back_edge(search: str):
 # Memory of each iteration of a parallel loop
 
 
-cores = program("""
-def cores(x: 256, y: 256):
-    shared: local.UB 32
-    shared[i] = x[i] for i in range(32)
-    for core in T.parallel(8):
-        a, b: local.UB 32
-        a[i] = x[core * 32 + 31 - i] for i in range(32)
-        b[i] = a[31 - i] + shared[i] for i in range(32)
-        y[core * 32 + i] = b[i] for i in range(32)
-""")
-
-
 @pytest.mark.parametrize("search", SEARCHES)
 def test_memory_inside_of_a_parallel_loop_is_above_what_is_around_it(search: str):
-    found = planned(cores, search=search, target=chip(UB=384))
+    found = planned(KERNELS["cores"], search=search, target=chip(UB=384))
     assert found["shared"] == (0,)
     assert sorted((*found["a"], *found["b"])) == [128, 256]
-    text = message(cores, search=search, target=chip(UB=256))
+    text = message(KERNELS["cores"], search=search, target=chip(UB=256))
     assert "128 bytes are reserved, 128 of them by enclosing scopes" in text
 
 

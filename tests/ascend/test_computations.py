@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from pipe_outlines import outline, pipelines, steps_of, uses
-from program_text import program
+from program_text import programs
 
 from passes.simulation import statements_of
 
-nests = program("""
+KERNELS = programs("""
 def nests(x: 512, y: 512, n: T.int32):
     acc: local.UB 64
     low, high: local.UB 8
@@ -37,20 +37,7 @@ def nests(x: 512, y: 512, n: T.int32):
     for _ in range(4):  # One computation, but memory of its own in each iteration.
         own: local.UB 8
         own[i] = low[i] for i in range(8)
-""")
 
-
-def test_what_is_one_statement():
-    steps = steps_of(nests)
-    branch = (("MTE3", "MTE3"), ("MTE3",))
-    assert outline(steps) == ["V", "V", "V", "V", branch, [8, "MTE2", "MTE3"], [4, "V"]]
-    assert [step.work for step in steps[:4]] == [64, 512, 128, 64]
-    assert (steps[2].reads, steps[2].writes) == (("acc",), ("low", "high"))
-    # Neither half of a predicate is sure to write, so what was there before counts.
-    assert steps[3].reads == ("acc",)
-
-
-several = program("""
 def several(x: 64, y: 64, n: T.int32):
     a, b: local.UB 64
     for _ in range(2):  # Several computations in an inner loop.
@@ -100,27 +87,7 @@ def several(x: 64, y: 64, n: T.int32):
             a[i] = T.float32(0)
         else:
             b[i] = T.float32(0)
-""")
 
-
-def test_what_is_several_statements():
-    assert outline(steps_of(several)) == [
-        [2, [8, "MTE2", "V"]],
-        [64, "S"],
-        [64, "MTE2", "S"],
-        [64, "S", "MTE2"],
-        [64, "S", "S"],
-        [64, "V", "S"],
-        [4, "V", "V"],
-        [64, (("MTE2", "S"), ())],
-        [8, (("V",), ("S",)), "S"],
-        [8, (("S",), ("V",)), "S"],
-        [64, (("S",), ())],
-        [64, (("S",), ("S",))],
-    ]
-
-
-sums = program("""
 def sums(x: 64, y: 8, n: T.int32):
     a, b, c: local.UB 64
     a[i] = x[i] for i in range(64)
@@ -147,20 +114,7 @@ def sums(x: 64, y: 8, n: T.int32):
         b[i] = T.float32(0) for i in range(8)
         c[i] = a[i] + b[i] for i in range(8)
     y[i] = c[i] for i in range(8)
-""")
 
-
-def test_what_a_condition_guards_is_work_where_nothing_else_is():
-    _, largest, doubled, added, cleared, _ = steps_of(sums)
-    # The first step of a reduction is none, though it reads.
-    assert (largest.pipe, largest.work) == ("V", 64)
-    assert (doubled.pipe, doubled.work) == ("V", 16)
-    assert (added.work, added.reads) == (4 * 16 + 8, ("a", "b"))
-    assert cleared.work == 32
-    assert "a" in cleared.reads  # It may have been left as it was.
-
-
-half_written = program("""
 def half_written(x: 64, y: 64, n: T.int32):
     acc, copied: local.UB 64
     acc[i] = x[i] for i in range(64)
@@ -172,14 +126,7 @@ def half_written(x: 64, y: 64, n: T.int32):
                 acc[i] = T.float32(1)
         copied[i] = acc[i]
     y[i] = copied[i] for i in range(64)
-""")
 
-
-def test_what_one_branch_may_leave_as_it_was_is_read():
-    assert steps_of(half_written)[1].reads == ("acc",)
-
-
-pointers = program("""
 def pointers(x: 64, y: 64):
     a, b: local.UB 64
     a[i] = x[i] for i in range(64)
@@ -193,32 +140,13 @@ def pointers(x: 64, y: 64):
         )
     )
     y[i] = alias[i] + b[i] for i in range(64)
-""")
 
-
-def test_calls_and_aliases():
-    load, call, store = steps_of(pointers)
-    assert (call.pipe, call.reads, call.writes, call.work) == ("V", ("a",), ("b",), 64)
-    assert (store.pipe, store.reads) == ("MTE3", ("a", "b"))
-    assert load.pipe == "MTE2"
-
-
-addresses_of_elements = program("""
 def addresses_of_elements(x: 64, y: 64):
     a, b: local.UB 64
     a[i] = x[i] for i in range(64)
     T.evaluate(T.call_extern("int32", "double_all", T.address_of(b[0]), T.address_of(a[0])))
     y[i] = b[i] for i in range(64)
-""")
 
-
-def test_what_is_given_the_address_of_an_element_may_read_and_write_the_buffer():
-    _, call, _ = steps_of(addresses_of_elements)
-    assert (call.pipe, call.reads, call.writes, call.work) == ("V", ("b", "a"), ("b", "a"), 64)
-    assert uses(addresses_of_elements)["a"].dma
-
-
-same_names = program("""
 def same_names(x: 64, y: 64):
     for _ in range(2):
         a: local.UB 64
@@ -231,8 +159,62 @@ def same_names(x: 64, y: 64):
 """)
 
 
+def test_what_is_one_statement():
+    steps = steps_of(KERNELS["nests"])
+    branch = (("MTE3", "MTE3"), ("MTE3",))
+    assert outline(steps) == ["V", "V", "V", "V", branch, [8, "MTE2", "MTE3"], [4, "V"]]
+    assert [step.work for step in steps[:4]] == [64, 512, 128, 64]
+    assert (steps[2].reads, steps[2].writes) == (("acc",), ("low", "high"))
+    # Neither half of a predicate is sure to write, so what was there before counts.
+    assert steps[3].reads == ("acc",)
+
+
+def test_what_is_several_statements():
+    assert outline(steps_of(KERNELS["several"])) == [
+        [2, [8, "MTE2", "V"]],
+        [64, "S"],
+        [64, "MTE2", "S"],
+        [64, "S", "MTE2"],
+        [64, "S", "S"],
+        [64, "V", "S"],
+        [4, "V", "V"],
+        [64, (("MTE2", "S"), ())],
+        [8, (("V",), ("S",)), "S"],
+        [8, (("S",), ("V",)), "S"],
+        [64, (("S",), ())],
+        [64, (("S",), ("S",))],
+    ]
+
+
+def test_what_a_condition_guards_is_work_where_nothing_else_is():
+    _, largest, doubled, added, cleared, _ = steps_of(KERNELS["sums"])
+    # The first step of a reduction is none, though it reads.
+    assert (largest.pipe, largest.work) == ("V", 64)
+    assert (doubled.pipe, doubled.work) == ("V", 16)
+    assert (added.work, added.reads) == (4 * 16 + 8, ("a", "b"))
+    assert cleared.work == 32
+    assert "a" in cleared.reads  # It may have been left as it was.
+
+
+def test_what_one_branch_may_leave_as_it_was_is_read():
+    assert steps_of(KERNELS["half_written"])[1].reads == ("acc",)
+
+
+def test_calls_and_aliases():
+    load, call, store = steps_of(KERNELS["pointers"])
+    assert (call.pipe, call.reads, call.writes, call.work) == ("V", ("a",), ("b",), 64)
+    assert (store.pipe, store.reads) == ("MTE3", ("a", "b"))
+    assert load.pipe == "MTE2"
+
+
+def test_what_is_given_the_address_of_an_element_may_read_and_write_the_buffer():
+    _, call, _ = steps_of(KERNELS["addresses_of_elements"])
+    assert (call.pipe, call.reads, call.writes, call.work) == ("V", ("b", "a"), ("b", "a"), 64)
+    assert uses(KERNELS["addresses_of_elements"])["a"].dma
+
+
 def test_names_are_those_of_the_problems():
-    found, made = pipelines(same_names)
+    found, made = pipelines(KERNELS["same_names"])
     names = [n for attached in found.problems for n in attached.allocations]
     assert [s.writes or s.reads for s in statements_of(made.program)] == [
         ("a",),

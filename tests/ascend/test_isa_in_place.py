@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import tvm
 from ascend_modules import module
-from program_text import program
+from program_text import program, programs
 from tvm import tirx
 
 from passes.ascend.analysis.kernel_problems import read_kernel
@@ -103,7 +103,7 @@ def test_bits_are_turned_in_place_and_the_scalar_unit_writes_over_nothing():
     assert problem_of(chain("a[@] + c[@]", pipe="S")).in_place == ()
 
 
-buffers = program("""
+KERNELS = programs("""
 def buffers(x: 512, y: 512):
     for tile in range(8):
         loaded: local.UB 64 float32 {"multi_buffer": 2}
@@ -113,13 +113,46 @@ def buffers(x: 512, y: 512):
         between[i] = loaded[i] * T.float32(2) for i in range(64)
         stored[i] = between[i] + T.float32(1) for i in range(64)
         y[tile * 64 + i] = stored[i] for i in range(64)
+
+def unique(x: 64, y: 64):
+    a: local.UB 64 float32 {"mem_unique": True}
+    b, c: local.UB 64
+    a[i] = x[i] for i in range(64)
+    b[i] = a[i] * T.float32(2) for i in range(64)
+    c[i] = b[i] * T.float32(2) for i in range(64)
+    y[i] = c[i] for i in range(64)
+
+def growing(x: 64, y: 64):
+    a: local.UB 32
+    b: local.UB 64
+    a[i] = x[i] for i in range(32)
+    b[i] = a[i] * T.float32(2) for i in range(32)
+    b[i + 32] = T.float32(2) for i in range(32)
+    y[i] = b[i] for i in range(64)
+
+def narrowed(x: 512, y: 512 float16):
+    for tile in range(8):
+        wide: local.UB 64
+        narrow: local.UB 64 float16 {"multi_buffer": 2}
+        wide[i] = x[tile * 64 + i] for i in range(64)
+        narrow[i] = T.Cast("float16", wide[i]) for i in range(64)
+        y[tile * 64 + i] = narrow[i] for i in range(64)
+
+def tiles(x: 64, y: 64):
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(64)
+    for t in range(8):
+        b[T.Ramp(t * 8, 1, 8)] = a[T.Ramp(t * 8, 1, 8)] * T.Broadcast(T.float32(2), 8)
+        b[T.Ramp(t * 8, 1, 8)] = b[T.Ramp(t * 8, 1, 8)] + T.Broadcast(T.float32(1), 8)
+    b[i] = b[i] * b[i] for i in range(64)
+    y[i] = b[i] for i in range(64)
 """)
 
 
 def test_slots_may_be_made_equal():
     # Whoever has fewer slots can have as many: the last pair would make one chain of all three,
     # loaded at one end and stored at the other, both double buffers, so it costs a stall.
-    found = problem_of(buffers)
+    found = problem_of(KERNELS["buffers"])
     assert found.in_place == (("loaded", "between"), ("between", "stored"))
     assert found.penalties[0] == Penalty("between", "stored", 24)
 
@@ -159,69 +192,24 @@ def test_double_buffers_stall_where_one_is_loaded_and_the_other_stored(line: str
     assert Penalty("loaded", "stored", 24) not in found.penalties
 
 
-unique = program("""
-def unique(x: 64, y: 64):
-    a: local.UB 64 float32 {"mem_unique": True}
-    b, c: local.UB 64
-    a[i] = x[i] for i in range(64)
-    b[i] = a[i] * T.float32(2) for i in range(64)
-    c[i] = b[i] * T.float32(2) for i in range(64)
-    y[i] = c[i] for i in range(64)
-""")
-
-
 def test_what_is_unique_is_in_no_pair_and_separated_from_all_others():
-    problem = problem_of(unique)
+    problem = problem_of(KERNELS["unique"])
     assert problem.in_place == (("b", "c"),)
     assert set(map(frozenset, problem.separations)) == {
         frozenset(("a", other.name)) for other in problem.buffers if other.name != "a"
     }
 
 
-growing = program("""
-def growing(x: 64, y: 64):
-    a: local.UB 32
-    b: local.UB 64
-    a[i] = x[i] for i in range(32)
-    b[i] = a[i] * T.float32(2) for i in range(32)
-    b[i + 32] = T.float32(2) for i in range(32)
-    y[i] = b[i] for i in range(64)
-""")
-
-
 def test_a_result_is_no_larger_than_what_it_takes_the_place_of():
-    assert problem_of(growing).in_place == ()
-
-
-narrowed = program("""
-def narrowed(x: 512, y: 512 float16):
-    for tile in range(8):
-        wide: local.UB 64
-        narrow: local.UB 64 float16 {"multi_buffer": 2}
-        wide[i] = x[tile * 64 + i] for i in range(64)
-        narrow[i] = T.Cast("float16", wide[i]) for i in range(64)
-        y[tile * 64 + i] = narrow[i] for i in range(64)
-""")
+    assert problem_of(KERNELS["growing"]).in_place == ()
 
 
 def test_a_narrower_result_with_more_slots_stays_apart():
-    assert problem_of(narrowed).in_place == ()
-    text = narrowed.script().replace(', annotations={"multi_buffer": 2}', "")
+    assert problem_of(KERNELS["narrowed"]).in_place == ()
+    text = KERNELS["narrowed"].script().replace(', annotations={"multi_buffer": 2}', "")
     assert "annotations" not in text
     assert problem_of(tvm.script.from_source(text)).in_place == (("wide", "narrow"),)
 
 
-tiles = program("""
-def tiles(x: 64, y: 64):
-    a, b: local.UB 64
-    a[i] = x[i] for i in range(64)
-    for t in range(8):
-        b[T.Ramp(t * 8, 1, 8)] = a[T.Ramp(t * 8, 1, 8)] * T.Broadcast(T.float32(2), 8)
-        b[T.Ramp(t * 8, 1, 8)] = b[T.Ramp(t * 8, 1, 8)] + T.Broadcast(T.float32(1), 8)
-    b[i] = b[i] * b[i] for i in range(64)
-    y[i] = b[i] for i in range(64)
-""")
-
-
 def test_what_is_written_again_later_is_in_place_all_the_same():
-    assert problem_of(tiles).in_place == (("a", "b"),)
+    assert problem_of(KERNELS["tiles"]).in_place == (("a", "b"),)

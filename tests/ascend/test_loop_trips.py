@@ -6,14 +6,14 @@ from __future__ import annotations
 import pytest
 from ascend_modules import module
 from pipe_outlines import outline, steps_of, uses
-from program_text import program
+from program_text import program, programs
 
 from passes.ascend.kernel import core_kernel, machine_of
 from passes.planning import Penalty, PipelineUse, Plan, Status
 from passes.simulation import Cause, Loop, simulate
 from tvm_ext import lowering
 
-loops = program("""
+KERNELS = programs("""
 def loops(x: 64 int32, y: 64 int32, n: T.int32):
     T.func_attr({"tir_var_upper_bound": {"n": 6}})
     sized = T.alloc_buffer((n,), "int32", scope="local.UB")
@@ -32,11 +32,22 @@ def loops(x: 64 int32, y: 64 int32, n: T.int32):
             y[i * 4 + j] = a[j] for j in range(4)
     if data[0] < 3:
         y[i] = data[i] for i in range(64)
+
+def inner_loops(x: 1024, y: 1024, z: 1024):
+    for t in range(4):
+        a: local.UB 256
+        b: local.UB 256
+        for k in range(8):
+            a[k * 32 + i] = x[t * 256 + k * 32 + i] for i in range(32)
+            y[t * 256 + k * 32 + i] = a[k * 32 + i] for i in range(32)
+        for k in range(8):
+            b[k * 32 + i] = x[t * 256 + k * 32 + i] for i in range(32)
+            z[t * 256 + k * 32 + i] = b[k * 32 + i] for i in range(32)
 """)
 
 
 def test_loops_of_all_kinds():
-    steps = steps_of(loops)
+    steps = steps_of(KERNELS["loops"])
     assert outline(steps) == [
         "V",
         "S",
@@ -47,7 +58,7 @@ def test_loops_of_all_kinds():
         (("MTE3",), ()),
     ]
     assert steps[0].work == 6
-    found = uses(loops)
+    found = uses(KERNELS["loops"])
     assert found["count"] == PipelineUse(scalar=True)
     assert found["a"] == PipelineUse(dma=True, loop=2, runs=16)
     assert found["data"] == PipelineUse(dma=True, scalar=True)
@@ -86,22 +97,10 @@ def test_a_loop_of_unknown_extent_runs_twice(extent: str):
     assert uses(func)["a"].runs == EXTENTS[extent]
 
 
-inner_loops = program("""
-def inner_loops(x: 1024, y: 1024, z: 1024):
-    for t in range(4):
-        a: local.UB 256
-        b: local.UB 256
-        for k in range(8):
-            a[k * 32 + i] = x[t * 256 + k * 32 + i] for i in range(32)
-            y[t * 256 + k * 32 + i] = a[k * 32 + i] for i in range(32)
-        for k in range(8):
-            b[k * 32 + i] = x[t * 256 + k * 32 + i] for i in range(32)
-            z[t * 256 + k * 32 + i] = b[k * 32 + i] for i in range(32)
-""")
-
-
 def test_buffers_of_one_loop_wait_once_a_round_whatever_their_inner_loops_are():
-    kernel = core_kernel(module(inner_loops, lowering.known_target("ascend/910b-llvm"))["main"])
+    kernel = core_kernel(
+        module(KERNELS["inner_loops"], lowering.known_target("ascend/910b-llvm"))["main"]
+    )
     assert outline(kernel.program) == [[4, [8, "MTE2", "MTE3"], [8, "MTE2", "MTE3"]]]
     (problem,) = kernel.problems
     assert problem.penalties == (Penalty("a", "b", 4),)

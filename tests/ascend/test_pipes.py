@@ -7,7 +7,7 @@ import pytest
 import tvm
 from made_kernels import lowered
 from pipe_outlines import MEMORY, outline, pipelines, steps_of, uses
-from program_text import program
+from program_text import program, programs
 
 import tvm_ext
 from passes.ascend.analysis.instructions import route
@@ -55,7 +55,7 @@ def test_scopes_tell_the_pipe(reads: list[str], writes: list[str], pipe: str | N
     assert route(reads, writes) == pipe
 
 
-cube = program("""
+KERNELS = programs("""
 def cube(x: 256 float16, w: 256 float16, y: 256):
     for _ in range(2):
         a1, b1: local.L1 256 float16
@@ -75,29 +75,7 @@ def cube(x: 256 float16, w: 256 float16, y: 256):
                         "float32", b0[k * 16 + j]
                     )
         y[i] = T.max(c0[i], T.float32(0)) for i in range(256)
-""")
 
-
-def test_a_tiled_matmul():
-    steps = steps_of(cube)
-    assert outline(steps) == [[2, "MTE2", "MTE2", "MTE1", "MTE1", "M", "FIX"]]
-    (loop,) = steps
-    *_, multiply, drain = loop.body
-    # The accumulator is cleared by the instruction itself: it does not read what was there.
-    assert multiply == Statement("c0 from a0, b0", "M", ("a0", "b0"), ("c0",), 16**3, 16)
-    # Bytes that a transfer moves are those that it writes.
-    assert drain == Statement("y from c0", "FIX", ("c0",), (), 1024, 32)
-    assert loop.body[0] == Statement("a1 from x", "MTE2", (), ("a1",), 512, 16)
-    assert uses(cube) == {
-        "a1": PipelineUse(dma=True, loop=0, runs=2),
-        "b1": PipelineUse(dma=True, loop=0, runs=2),
-        "a0": PipelineUse(loop=0, runs=2),
-        "b0": PipelineUse(loop=0, runs=2),
-        "c0": PipelineUse(dma=True, loop=0, runs=2),
-    }
-
-
-vector = program("""
 def vector(x: 512, y: 512):
     for tile in range(8):
         a: local.UB 64 float32 {"multi_buffer": 2}
@@ -115,17 +93,83 @@ def vector(x: 512, y: 512):
         wide[i] = T.Cast("int64", a[i]) for i in range(64)
         b[i] = a[i] * one[0] + T.Cast("float32", wide[i]) for i in range(64)
         y[tile * 64 + i] = b[i] for i in range(64)
+
+def conditional(x: 64 float16, m: 64 int32, y: 64 float16):
+    a: local.UB 64 float16
+    k: local.UB 64 int32
+    a[i] = x[i] for i in range(64)
+    k[i] = m[i] for i in range(64)
+    for i in range(64):
+        if k[i] == 0:
+            a[i] = a[i] + T.float16(1)
+    y[i] = a[i] for i in range(64)
+
+def named(x: 64, y: 64):
+    a, b: local.UB 64
+    with T.attr({"pipe": "V"}):
+        a[i] = x[i] for i in range(64)
+        b[i] = a[i] * T.float32(2) for i in range(64)
+    y[i] = b[i] for i in T.serial(64, annotations={"pipe": "S"})
+
+def short_matmul(x: 16384 float16, w: 16384 float16, y: 16384):
+    a, b: local.L1 16384 float16
+    c: local.L0C 16384
+    a[i] = x[i] for i in range(16384)
+    b[i] = w[i] for i in range(16384)
+    for i, j, k in T.grid(128, 128, 128):
+        if k == 0:
+            c[i * 128 + j] = T.float32(0)
+        c[i * 128 + j] = c[i * 128 + j] + T.Cast("float32", a[i * 128 + k]) * T.Cast(
+            "float32", b[k * 128 + j]
+        )
+    y[i] = c[i] for i in range(16384)
+
+def offset_by_a_register(x: 512, y: 512):
+    n: local 1 int32
+    n[0] = 0
+    while n[0] < 8:
+        a: local.UB 64
+        b: local.L1 64
+        a[i] = x[i + n[0] * 64] for i in range(64)
+        b[i] = a[i] for i in range(64)
+        y[i + n[0] * 64] = a[i] + T.float32(1) for i in range(64)
+        n[0] = n[0] + 1
+
+def undecided(x: 64, y: 64):
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(64)
+    b[i] = a[i] + x[i] for i in range(64)
+    y[i] = b[i] for i in range(64)
 """)
 
 
+def test_a_tiled_matmul():
+    steps = steps_of(KERNELS["cube"])
+    assert outline(steps) == [[2, "MTE2", "MTE2", "MTE1", "MTE1", "M", "FIX"]]
+    (loop,) = steps
+    *_, multiply, drain = loop.body
+    # The accumulator is cleared by the instruction itself: it does not read what was there.
+    assert multiply == Statement("c0 from a0, b0", "M", ("a0", "b0"), ("c0",), 16**3, 16)
+    # Bytes that a transfer moves are those that it writes.
+    assert drain == Statement("y from c0", "FIX", ("c0",), (), 1024, 32)
+    assert loop.body[0] == Statement("a1 from x", "MTE2", (), ("a1",), 512, 16)
+    assert uses(KERNELS["cube"]) == {
+        "a1": PipelineUse(dma=True, loop=0, runs=2),
+        "b1": PipelineUse(dma=True, loop=0, runs=2),
+        "a0": PipelineUse(loop=0, runs=2),
+        "b0": PipelineUse(loop=0, runs=2),
+        "c0": PipelineUse(dma=True, loop=0, runs=2),
+    }
+
+
 def test_vector_and_scalar_unit():
-    steps = steps_of(vector)
+    steps = steps_of(KERNELS["vector"])
     assert outline(steps) == [[8, "MTE2", "V", "S", "V", "V", "MTE3"]]
     found = list(statements_of(steps))
     # A reduction's work is what it reduces, not also what its first step clears.
     assert (found[1].work, found[1].reads) == (64, ("most", "a"))
     assert (found[2].work, found[3].element_bits) == (1, 64)
-    assert uses(vector) == {
+    assert uses(KERNELS["vector"]) == {
         "a": PipelineUse(dma=True, loop=0, runs=8),
         "b": PipelineUse(dma=True, loop=0, runs=8),
         "most": PipelineUse(scalar=True, loop=0, runs=8),
@@ -160,41 +204,18 @@ def test_what_has_no_vector_instruction_is_the_scalar_units(dtype: str, value: s
     assert outline(steps_of(func)) == [pipe, "MTE3"]
 
 
-conditional = program("""
-def conditional(x: 64 float16, m: 64 int32, y: 64 float16):
-    a: local.UB 64 float16
-    k: local.UB 64 int32
-    a[i] = x[i] for i in range(64)
-    k[i] = m[i] for i in range(64)
-    for i in range(64):
-        if k[i] == 0:
-            a[i] = a[i] + T.float16(1)
-    y[i] = a[i] for i in range(64)
-""")
-
-
 def test_a_condition_makes_no_element_wider():
-    _, _, adds, _ = statements_of(steps_of(conditional))
+    _, _, adds, _ = statements_of(steps_of(KERNELS["conditional"]))
     assert adds == Statement("a from k, a", "V", ("k", "a"), ("a",), 64, 16)
 
 
-named = program("""
-def named(x: 64, y: 64):
-    a, b: local.UB 64
-    with T.attr({"pipe": "V"}):
-        a[i] = x[i] for i in range(64)
-        b[i] = a[i] * T.float32(2) for i in range(64)
-    y[i] = b[i] for i in T.serial(64, annotations={"pipe": "S"})
-""")
-
-
 def test_a_named_pipe_is_one_statement():
-    first, second = steps_of(named)
+    first, second = steps_of(KERNELS["named"])
     # What it writes before it reads is not read from before.
     assert first == Statement("a, b from x", "V", (), ("a", "b"), 128, 32)
     assert second == Statement("y from b", "S", ("b",), (), 64, 32)
-    assert uses(named)["b"].scalar
-    assert not uses(named)["a"].dma
+    assert uses(KERNELS["named"])["b"].scalar
+    assert not uses(KERNELS["named"])["a"].dma
 
 
 @pytest.mark.parametrize(
@@ -230,66 +251,31 @@ def test_statements_of_the_kernels_agree_with_a_plain_reading(name: str):
     assert [s.pipe for s in statements_of(made.program)] == [i.pipe for i in instructions(func)]
 
 
-short_matmul = program("""
-def short_matmul(x: 16384 float16, w: 16384 float16, y: 16384):
-    a, b: local.L1 16384 float16
-    c: local.L0C 16384
-    a[i] = x[i] for i in range(16384)
-    b[i] = w[i] for i in range(16384)
-    for i, j, k in T.grid(128, 128, 128):
-        if k == 0:
-            c[i * 128 + j] = T.float32(0)
-        c[i * 128 + j] = c[i * 128 + j] + T.Cast("float32", a[i * 128 + k]) * T.Cast(
-            "float32", b[k * 128 + j]
-        )
-    y[i] = c[i] for i in range(16384)
-""")
-
-
-offset_by_a_register = program("""
-def offset_by_a_register(x: 512, y: 512):
-    n: local 1 int32
-    n[0] = 0
-    while n[0] < 8:
-        a: local.UB 64
-        b: local.L1 64
-        a[i] = x[i + n[0] * 64] for i in range(64)
-        b[i] = a[i] for i in range(64)
-        y[i + n[0] * 64] = a[i] + T.float32(1) for i in range(64)
-        n[0] = n[0] + 1
-""")
-
-
 def pipes(func) -> list[str]:
     return [statement.pipe for statement in statements_of(steps_of(func))]
 
 
 def test_a_product_that_reads_l1_is_the_cube_units():
-    assert pipes(short_matmul) == ["MTE2", "MTE2", "M", "FIX"]
-    assert not pipelines(short_matmul)[1].guesses
+    assert pipes(KERNELS["short_matmul"]) == ["MTE2", "MTE2", "M", "FIX"]
+    assert not pipelines(KERNELS["short_matmul"])[1].guesses
 
 
 def test_a_register_in_an_index_decides_nothing():
-    assert [pipe for pipe in pipes(offset_by_a_register) if pipe != "S"] == ["MTE2", "MTE3", "MTE3"]
-    assert not pipelines(offset_by_a_register)[1].guesses
-
-
-undecided = program("""
-def undecided(x: 64, y: 64):
-    a, b: local.UB 64
-    a[i] = x[i] for i in range(64)
-    b[i] = a[i] + x[i] for i in range(64)
-    y[i] = b[i] for i in range(64)
-""")
+    assert [pipe for pipe in pipes(KERNELS["offset_by_a_register"]) if pipe != "S"] == [
+        "MTE2",
+        "MTE3",
+        "MTE3",
+    ]
+    assert not pipelines(KERNELS["offset_by_a_register"])[1].guesses
 
 
 def test_a_pipe_that_nothing_decides_is_a_guess():
-    assert pipes(undecided) == ["MTE2", "S", "MTE3"]
-    assert pipelines(undecided)[1].guesses == ("b from a, x",)
+    assert pipes(KERNELS["undecided"]) == ["MTE2", "S", "MTE3"]
+    assert pipelines(KERNELS["undecided"])[1].guesses == ("b from a, x",)
 
 
 def test_a_guess_is_told_once_and_where_it_matters(caplog: pytest.LogCaptureFixture):
-    mod = tvm.IRModule({"undecided": undecided})
+    mod = tvm.IRModule({"undecided": KERNELS["undecided"]})
     with tvm_ext.use("AscendPlanMemory"):  # In two modes, of which one has nothing to plan.
         tvm.tirx.build(mod, target="ascend/910b-llvm")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
