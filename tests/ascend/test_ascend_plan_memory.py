@@ -86,62 +86,47 @@ def cores(x: 256, y: 256):
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_a_single_buffer_takes_all_slots_of_a_multi_buffered_one(search: str):
-    found = planned(KERNELS["four_slots"], search=search)
+def test_a_single_buffer_takes_all_slots_of_a_multi_buffered_one(
+    search: str, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level(logging.WARNING, "tvm_ext.AscendPlanMemory"):
+        found = planned(KERNELS["four_slots"], search=search)
     slots = [24576 * k for k in range(8)]
     assert sorted((*found["a"], *found["b"])) == slots
     assert found["c"] in (found["a"], found["b"])
     if search == "mirror":
         assert found == {"a": tuple(slots[:4]), "b": tuple(slots[4:]), "c": tuple(slots[:4])}
-
-
-def expected_of_four_slots(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    for t in range(5):
-        y[t : t + 12288] += x[t : t + 12288][::-1]
-        y[t : t + 12288] += x[t + 9 : t + 9 + 12288]
-    return y
-
-
-@pytest.mark.parametrize("search", SEARCHES)
-def test_iterations_take_turns_with_the_slots_that_it_took(search: str):
-    plan = AscendPlanMemory(form="arena", search=search)
-    text = plan(module(KERNELS["four_slots"]))["main"].script()
-    turns = re.findall(r"offset\w*: T.let\[T.int32\] = offsets\[(.*)\]", text)
-    assert turns
-    assert all("t % 4" in turn for turn in turns)
-    random = np.random.default_rng(0)
-    x, y = (random.integers(-8, 8, 65536).astype("float16") for _ in range(2))
-    result = tvm.runtime.tensor(y)
-    build(module(KERNELS["four_slots"]), poisoned(plan), TWIN)["main"](
-        tvm.runtime.tensor(x), result
-    )
-    np.testing.assert_array_equal(result.numpy(), expected_of_four_slots(x, y))
-
-
-def test_both_forms_say_the_same():
-    mod = module(KERNELS["four_slots"])
-    options = AscendOptions(memory=MEMORY)
-    (scope,) = ascend_plan(mod["main"], options).scopes
-    assert addresses(AscendPlanMemory()(mod)) == dict(scope.plan.offsets)
-    assert num_arenas(AscendPlanMemory(form="arena")(mod)) == 1
-    assert {level.level for level in scope.plan.reuse.values()} == {1, 2}
-
-
-def test_the_input_stays_as_it_is_and_chance_has_no_part():
-    mod = module(KERNELS["four_slots"])
-    before = mod.script()
-    texts = {AscendPlanMemory(form="arena")(mod).script() for _ in range(2)}
-    assert len(texts) == 1
-    assert mod.script() == before
-
-
-def test_reuse_of_dma_buffers_is_warned_of(caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.WARNING, "tvm_ext.AscendPlanMemory"):
-        planned(KERNELS["four_slots"])
     assert caplog.messages == [
         "function 'main': There reused some dma buffers in ub address space, which may stall "
         f"pipe. Not reusing dma buffer needs {9 * 24576 * 8} bits while 1572864 bits available!"
     ]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_iterations_take_turns_with_the_slots_that_it_took(search: str):
+    plan, mod = AscendPlanMemory(form="arena", search=search), module(KERNELS["four_slots"])
+    before, arena = mod.script(), plan(mod)
+    turns = re.findall(r"offset\w*: T.let\[T.int32\] = offsets\[(.*)\]", arena.script())
+    assert turns
+    assert all("t % 4" in turn for turn in turns)
+    assert num_arenas(arena) == 1
+    assert arena.script() == plan(mod).script()
+    assert mod.script() == before
+    random = np.random.default_rng(0)
+    x, y = (random.integers(-8, 8, 65536).astype("float16") for _ in range(2))
+    result = tvm.runtime.tensor(y)
+    build(mod, poisoned(plan), TWIN)["main"](tvm.runtime.tensor(x), result)
+    for t in range(5):
+        y[t : t + 12288] += x[t : t + 12288][::-1]
+        y[t : t + 12288] += x[t + 9 : t + 9 + 12288]
+    np.testing.assert_array_equal(result.numpy(), y)
+
+
+def test_both_forms_say_the_same():
+    mod = module(KERNELS["four_slots"])
+    (scope,) = ascend_plan(mod["main"], AscendOptions(memory=MEMORY)).scopes
+    assert addresses(AscendPlanMemory()(mod)) == dict(scope.plan.offsets)
+    assert {level.level for level in scope.plan.reuse.values()} == {1, 2}
 
 
 @pytest.mark.parametrize("search", SEARCHES)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import tvm
@@ -135,14 +137,14 @@ def num_slots(func: tirx.PrimFunc, search: str) -> int:
     return len(addresses(planned)["x"])
 
 
-CASES = [(name, slots) for name in (*CARRIED, *APART) for slots in (1, 2, 3)]
-BY_DEFAULT = [case for case in CASES if case[1] == 2 or case == ("at_the_end", 1)]
+CASES = [*product((*CARRIED, *APART), (1, 2, 3), SEARCHES)]
+BY_DEFAULT = [*product((*CARRIED, *APART), (2,), ("search",)), ("at_the_end", 1, "search")]
+BY_DEFAULT += product(("first_and_ahead", "through_both_of_two_loops"), (2,), ("mirror",))
 
 
-@pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("case", sample(CASES, *BY_DEFAULT))
-def test_a_later_iteration_reads_what_was_preloaded(case: tuple[str, int], search: str):
-    name, slots = case
+def test_a_later_iteration_reads_what_was_preloaded(case: tuple[str, int, str]):
+    name, slots, search = case
     body, rows = (CARRIED | APART)[name]
     for kept in ("", ', "preload_local_buffer": True'):
         func = kernel(body, f'{{"multi_buffer": {slots}{kept}}}')
