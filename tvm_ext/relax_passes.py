@@ -169,7 +169,7 @@ def relax_pipeline(
     memory["upper_bounds"] = options.get("upper_bounds") or {}
     ours = []
     if order is not False:
-        defaults = {"target": target, **memory}
+        defaults = {"target": target, "planner": planner, **memory}
         ours.append(_with_options("order", transform.OrderForMemory, order, **defaults))
     if layer_group is not False:
         ours.append(_with_options("layer_group", transform.LayerGroup, layer_group, target=target))

@@ -44,7 +44,11 @@ class FunctionOrder:
 
 
 def order_function(
-    mod: IRModule, variable: tir.GlobalVar, options: GMEMOptions, budget: Budget | None = None
+    mod: IRModule,
+    variable: tir.GlobalVar,
+    options: GMEMOptions,
+    budget: Budget | None = None,
+    planner: str = BEST,
 ) -> FunctionOrder:
     """Find an order of the bindings of a function's dataflow blocks.
 
@@ -55,7 +59,7 @@ def order_function(
     if max(counts, default=0) < 2:
         reason = "it has no dataflow block with something to reorder"
         return FunctionOrder(name, func, sum(counts), reason)
-    written = _read(mod, variable, options)
+    written = _read(mod, variable, options, planner)
     main = (MAIN_DEVICE, SCOPE, ""), False
     ordered, reason, bound, needs = _lower_order(written, main, variable, options, budget)
     for kind in written.problems:
@@ -72,6 +76,7 @@ class _Ordered:
     """A module with an order of one of its functions, and what that order needs."""
 
     mod: IRModule
+    planner: str
     read: FunctionMemory
     problems: Mapping[Kind, Problem]
     solvers: Mapping[Kind, Solver]
@@ -98,7 +103,7 @@ class _Ordered:
         )
 
 
-def _read(mod: IRModule, variable: tir.GlobalVar, options: GMEMOptions) -> _Ordered:
+def _read(mod: IRModule, variable: tir.GlobalVar, options: GMEMOptions, planner: str) -> _Ordered:
     """Read what the function of a module needs in the order that it has there."""
     read = read_function(mod, variable, options.read)
     memory = MemoryScope(SCOPE, alignment=options.gmem().offset_alignment)
@@ -110,10 +115,10 @@ def _read(mod: IRModule, variable: tir.GlobalVar, options: GMEMOptions) -> _Orde
             kinds[unit, True] = group.allocated
         for kind, buffers in kinds.items():
             problems[kind] = Problem(buffers, memory, name=f"function {read.memory.name!r}")
-            own, at_offsets = Solvers(BEST, options), options.form(mod, group).offsets
+            own, at_offsets = Solvers(planner, options), options.form(mod, group).offsets
             solvers[kind] = own.offsets if at_offsets else own.slots
     live = {kind: max(read.live_bytes(problem)) for kind, problem in problems.items()}
-    return _Ordered(mod, read, problems, solvers, live)
+    return _Ordered(mod, planner, read, problems, solvers, live)
 
 
 def _lower_order(
@@ -152,7 +157,8 @@ def _lower_order(
         if one.order != tuple(range(len(one.order)))
     }
     if orders:
-        lower = _read(with_block_orders(mod, variable, orders), variable, options)
+        reordered = with_block_orders(mod, variable, orders)
+        lower = _read(reordered, variable, options, given.planner)
         if lower.is_below(given, kind):
             return lower, "", floor, needs
         reason = reason or "the plan of a lower order is not lower"

@@ -10,12 +10,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from passes.gmem import GMEMOptions
+from passes.gmem import BEST, GMEMOptions
 from passes.ir import IRModule, Pass, Target, as_target, first_line, make_pass
 from passes.order.function_order import FunctionOrder, order_function
 from passes.pass_errors import error_context
 from passes.pass_options import as_bounds, check_bound_names
-from passes.planning import Budget, as_budget
+from passes.planning import Budget, as_budget, get_planner
 from passes.relax import functions_in_order, signature_variables
 
 PASS = "OrderForMemory"
@@ -30,6 +30,7 @@ def OrderForMemory(  # noqa: N802
     budget: Budget | int | None = None,
     upper_bounds: Mapping[str, int] | None = None,
     offsets: bool | str | None = None,
+    planner: str = BEST,
 ) -> Pass:
     """Reorder the bindings of dataflow blocks so that the least memory is live at once.
 
@@ -47,7 +48,7 @@ def OrderForMemory(  # noqa: N802
     ----------
     target : Target or str or mapping, optional
         Says the alignment of tensors. By default the target that is current when the pass runs.
-    alignment, base, upper_bounds, offsets
+    alignment, base, upper_bounds, offsets, planner
         As `GMEMAllocate` will have them: with others, a plan may take more than as written.
     budget : Budget or int, optional
         Limits for each search, or a number of its steps; by default a second's worth of steps.
@@ -63,13 +64,14 @@ def OrderForMemory(  # noqa: N802
         At once when an option is wrong; when the pass runs, for the bound of a dimension that no
         function has.
     """
+    get_planner(planner)
     with error_context(PASS):
         bounds = as_bounds(upper_bounds)
         limits = None if budget is None else as_budget(budget)
         options = GMEMOptions(alignment, base, as_target(target), bounds, offsets=offsets)
 
     def transform(mod: IRModule) -> IRModule:
-        return with_orders(mod, order_functions(mod, options, limits))
+        return with_orders(mod, order_functions(mod, options, limits, planner))
 
     return make_pass(PASS, transform)
 
@@ -86,7 +88,7 @@ def with_orders(mod: IRModule, orders: Sequence[FunctionOrder]) -> IRModule:
 
 
 def order_functions(
-    mod: IRModule, options: GMEMOptions, budget: Budget | None = None
+    mod: IRModule, options: GMEMOptions, budget: Budget | None = None, planner: str = BEST
 ) -> tuple[FunctionOrder, ...]:
     """Find an order for each Relax function of a module, sorted by name; each is logged.
 
@@ -99,7 +101,7 @@ def order_functions(
     result = []
     for variable, func in functions:
         try:
-            found = order_function(mod, variable, options, budget)
+            found = order_function(mod, variable, options, budget, planner)
         except Exception as error:  # TVM's passes raise anything; the build goes on without us
             name = str(variable.name_hint)
             found = FunctionOrder(name, func, 0, f"it cannot be read: {first_line(error)}")

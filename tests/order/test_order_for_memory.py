@@ -115,6 +115,44 @@ def test_the_pipeline_orders_for_the_memory_that_it_plans(caplog):
     assert peaks == [20484, 20484, 16388]
 
 
+# Planned by `rec_tbl`, the order that needs least by `best` takes more than the written one.
+OF_ONE_PLANNER = """
+@R.function
+def main(x: R.Tensor((8,), "float32"), w: R.Tensor((8,), "float32")):
+    with R.dataflow():
+        wide = R.tile(x, (8,))
+        one = R.exp(w)
+        tiled = R.tile(w, (4,))
+        other = R.sum(R.reshape(tiled, (4, 8)), axis=[0])
+        wider = R.tile(wide, (2,))
+        third = R.add(R.sum(R.reshape(wide, (8, 8)), axis=[0]), x)
+        last = R.add(wider, wider)
+        s1 = R.sum(one)
+        s2 = R.sum(other)
+        s3 = R.sum(third)
+        s4 = R.sum(last)
+        r = R.add(R.add(R.add(s1, s2), s3), s4)
+        R.output(r)
+    return r
+"""
+
+
+def test_the_pipeline_orders_for_the_planner_that_it_asks():
+    given_mod, options = parse(OF_ONE_PLANNER), GMEMOptions(target=TARGET)
+
+    def peak(mod: tvm.IRModule) -> int:
+        (plan,) = plan_gmem(LOWERING(mod), "rec_tbl", options)
+        return plan.plan.peak
+
+    written = fused(given_mod)
+    assert peak(ordered(written)) > peak(written) >= peak(ordered(written, planner="rec_tbl"))
+    pipeline = tvm_ext.relax_pipeline(TARGET, "rec_tbl", order=True, fuse=False)
+    built = pipeline(given_mod)["main"].attrs["tvm_ext.gmem"]["storages"]
+    assert sum(int(one["bytes"]) for one in built) <= peak(written)
+    with pytest.raises(ValueError, match="unknown planner 'rec_table'"):
+        OrderForMemory(planner="rec_table")
+
+
 def test_a_module_without_dataflow_is_returned_as_it_is():
     lowered = LOWERING(fused(parse(LATE_READ)))
     assert ordered(lowered).same_as(lowered)
