@@ -147,8 +147,10 @@ def formula(expression: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question with the known names that a name is close to; empty where none is."""
-    close = difflib.get_close_matches(name, sorted(known), n=3)
+    """Return a question with the known names that a name is a word of, or close to, if any."""
+    names = sorted(known)
+    close = [one for one in names if name.lower() in re.split(r"[\W_]", one)]
+    close = close or difflib.get_close_matches(name, names, n=3)
     return f"did you mean {' or '.join(map(repr, close))}? " if close else ""
 
 

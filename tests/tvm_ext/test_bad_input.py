@@ -64,6 +64,7 @@ def refused(run, *command: str) -> str:
         ("compare x.csv", "x.csv: no such file"),
         ("compare none/", "unknown workload 'none/'"),
         ("compare resnet81", "unknown workload 'resnet81': did you mean 'resnet18'?"),
+        ("compare gelu", "unknown workload 'gelu': did you mean 'ascend:gelu'?"),
         ("compare chain.py --target nowhere", "unknown target 'nowhere': .*not defined"),
         ("compare chain.py --target=", "unknown target ''"),
         ("compare chain.py --target bm1684x", ".*: did you mean 'sophgo/bm1684x'"),
