@@ -118,9 +118,8 @@ class Page {
   get way() { return this.ways.find(([word]) => word === byId("colour").value); }
   // Rows that are marked: those in which the buffer lives, or the line itself.
   get bands() {
-    const { rows, buffers } = this.memory, line = this.anyLine;
-    if (this.focus === null) return line === null ? [] : [[line, line + 1]];
-    return buffers[this.focus].live.map(([begin, end]) => [rows.top(begin), rows.bottom(end)]);
+    const { focus, anyLine: line } = this;
+    return focus === null ? (line === null ? [] : [[line, line + 1]]) : this.memory.lives[focus];
   }
   // Buffers that the line under the pointer, or the chosen one, reads or writes.
   get touched() {
@@ -138,22 +137,17 @@ class Page {
     Object.assign(this, { chosen: index, line });
     if (pixels && line !== null) rows.reveal(line, line + 1, 0);
     if (pixels && index !== null) {
-      const { top, bottom, low, high } = this.extent(index, 0);
-      rows.reveal(top, bottom, pixels);
-      bytes.reveal(low, high, pixels);
+      rows.reveal(...this.memory.lives[index][0], pixels);
+      bytes.reveal(...this.across(index), pixels);
     }
     this.panel.facts(this.focus, this.anyLine);
     this.remember();
     this.draw();
   }
-  // Where a live range of a buffer is in the first plan: rows, and bytes of all slots.
-  extent(index, range) {
-    const { buffers, rows, plans: [plan] } = this.memory, offsets = plan.offsets[index];
-    const { size, live } = buffers[index], [begin, end] = live.at(range);
-    return {
-      top: rows.top(begin), bottom: rows.bottom(end),
-      low: Math.min(...offsets), high: Math.max(...offsets) + Math.max(1, size),
-    };
+  // From the first to the last byte of all slots of a buffer in the first plan.
+  across(index) {
+    const { buffers, plans: [plan] } = this.memory, offsets = plan.offsets[index];
+    return [Math.min(...offsets), Math.max(...offsets) + Math.max(1, buffers[index].size)];
   }
   goToRow(position) {
     this.view.rows.centre(this.memory.rows.top(position));
@@ -162,9 +156,9 @@ class Page {
   goToPeak() { this.goToRow(this.memory.plans[this.panel.peakPlan].peakPosition); }
   zoomTo(index) {
     if (index === null) return;
-    const { top, low, high } = this.extent(index, 0);
-    this.view.rows.frame(top, this.extent(index, -1).bottom);
-    this.view.bytes.frame(low, high);
+    const lives = this.memory.lives[index];
+    this.view.rows.frame(lives[0][0], lives.at(-1)[1]);
+    this.view.bytes.frame(...this.across(index));
     this.choose(index);
   }
   // Goes to another buffer in the order of the program, or to another line.

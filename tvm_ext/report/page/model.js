@@ -40,6 +40,8 @@ class Memory {
       for (const box of all) of[box.index].push(box);
       return { ...plan, all, of, live: new Set(plan.peakLive) };
     });
+    // The rows [top, bottom) of the live ranges of each buffer.
+    this.lives = buffers.map(({ live }) => live.map(([begin, end]) => [rows.top(begin), rows.bottom(end)]));
     this.index = new Map(buffers.map((buffer, at) => [buffer.name, at]));
     this.order = buffers.map((_, at) => at)
       .sort((a, b) => buffers[a].live[0][0] - buffers[b].live[0][0] || a - b);
@@ -50,12 +52,6 @@ class Memory {
     this.profile = given.live.slice(0, -1).map(([at, bytes], n) =>
       [rows.top(at), rows.bottom(given.live[n + 1][0]), bytes]);
     this.mostLive = this.profile.reduce((most, step) => Math.max(most, step[2]), 0);
-  }
-  // Whether a buffer is live somewhere in the rows [top, bottom).
-  isLive(index, top, bottom) {
-    const { rows } = this;
-    return this.buffers[index].live
-      .some(([begin, end]) => rows.top(begin) < bottom && rows.bottom(end) > top);
   }
   bytesOf(index, plan) { return this.buffers[index].size * plan.offsets[index].length; }
   // The buffers that have bytes in common with one, in a plan: those before, with and after it.

@@ -66,8 +66,9 @@ class Panel {
     const { memory: { order, plans, rows }, buffers } = this, plan = plans[this.peakPlan];
     if (index !== null) this.put("facts", ...this.buffer(index, buffers[index]));
     else if (line !== null) {
-      const live = order.filter((at) => this.memory.isLive(at, line, line + 1)), size = (at) =>
-        this.memory.bytesOf(at, plans[0]);
+      const live = order.filter((at) => this.memory.lives[at]
+        .some(([top, bottom]) => top < line + 1 && bottom > line));
+      const size = (at) => this.memory.bytesOf(at, plans[0]);
       this.put("facts", heading(`Live at line ${line + 1}`), live.length
         ? this.list(live.sort((a, b) => size(b) - size(a) || a - b), plan) : note("nothing"));
     } else {
