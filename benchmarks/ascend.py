@@ -24,7 +24,7 @@ from level_limit import plan_at_level
 from tvm.target import Target
 
 from passes.ascend.analysis.kernel_problems import CoreKernel
-from passes.ascend.kernel import core_kernel
+from passes.ascend.kernel import AscendOptions
 from passes.ascend.planning.planner import plan_levels
 from passes.planning import Budget, Plan, Problem, check, lower_bound, solve
 from passes.simulation import Cause, Simulation, simulate
@@ -79,7 +79,7 @@ def idle(found: Simulation) -> str:
 def bench(ascend: AscendKernel, size: str, detail: bool, machine: Machine) -> None:
     """Print one kernel in one size."""
     name = ascend.name
-    kernel = core_kernel(ascend.lower(f"{CHIP}-llvm")[name])
+    kernel = AscendOptions().read(ascend.lower(f"{CHIP}-llvm")[name])
     free = simulate(kernel.program, planned(kernel, lambda p: solve(p, "bump")), machine)
     lives = [lower_bound(p) / p.capacity for p in kernel.problems if p.capacity]
     cells = [f"{name:<16}", f"{size:<8}", f"{100 * max(lives):>5.0f}%", f"{free.makespan:>9,}"]

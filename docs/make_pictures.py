@@ -17,7 +17,7 @@ from pathlib import Path
 import tvm
 from tvm.target import Target
 
-from passes.ascend.kernel import core_kernel
+from passes.ascend.kernel import AscendOptions
 from passes.ascend.planning.planner import plan_levels
 from passes.planning import Plan, Problem, check
 from passes.simulation import simulate
@@ -106,7 +106,7 @@ def check_against_stock_tensors(lowered: tvm.IRModule, plan: Plan) -> None:
 
 def timelines(name: str, parameters: Mapping[str, int]) -> tuple[Picture, str]:
     """Return the pipelines of an Ascend kernel under two plans, and their makespans in a line."""
-    kernel = core_kernel(workloads.ascend_kernel(name, **parameters).lower()[name])
+    kernel = AscendOptions().read(workloads.ascend_kernel(name, **parameters).lower()[name])
     machine = Machine.from_target(Target("ascend/910b"))
     ways = {
         "levels of reuse": plan_levels,

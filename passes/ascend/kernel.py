@@ -16,17 +16,16 @@ from passes.ascend.planning.fewer_slots import (
     Planner,
     choose,
 )
-from passes.ascend.planning.levels import reuse_of, with_penalties_due
+from passes.ascend.planning.levels import priced, reuse_of
 from passes.ascend.planning.mirror_entries import Strategy, granule
 from passes.ascend.planning.planner import Search, check_choice, plan_levels, plan_workspace
-from passes.driver import FORMS, AddressPlan, Form, ScopePlan, Solver, place_function
+from passes.driver import FORMS, AddressPlan, Form, Solver, place_function
 from passes.ir import PrimFunc, Target, target_of
 from passes.planning import (
     Budget,
     Overflow,
     Plan,
     Problem,
-    charge,
     compressed,
     does_not_fit,
     solve,
@@ -84,14 +83,6 @@ class AscendOptions:
         )
 
 
-def core_kernel(func: PrimFunc) -> CoreKernel:
-    """Read a flat function, as it stands, for the simulator and for planners without TVM."""
-    memory = memory_of(func)
-    if memory is None:
-        raise ValueError("the function's target does not say what memory there is")
-    return read_kernel(func, memory)
-
-
 def printed(scope: str) -> str:
     """Return a storage scope as the original's messages print it."""
     return _NAMES.get(scope.removeprefix("local."), scope)
@@ -103,28 +94,25 @@ def printed(scope: str) -> str:
 def plan_kernel(kernel: CoreKernel, options: AscendOptions) -> AddressPlan:
     """Decide where each buffer of a kernel lives in the memories of one mode, by verified plans."""
     is_local = options.mode == "local-mem-plan"
-    scopes = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]
-    check_is_planned(kernel, scopes)
+    planned = [s.name for s in kernel.memory if (s.name == WORKSPACE) != is_local]
+    check_is_planned(kernel, planned)
     if not is_local:
         return _plan_workspace(kernel, options)
     planner, budget = level_planner(options), options.budget or Budget()
     found, solver = kernel.found, lambda problem: planner(problem, budget)
     if options.degrade:
-        found, solver = _with_least_cycles(kernel, options, scopes, solver)
+        found, solver = _with_least_cycles(kernel, options, planned, solver)
     placed = place_function(
         found,
         solver,
         overflow=_overflow(kernel),
-        where=lambda attached: attached.problem.memory.name in scopes,
+        where=lambda attached: attached.problem.memory.name in planned,
     )
-    return replace(placed, scopes=tuple(map(_priced, placed.scopes)))
-
-
-def _priced(scope: ScopePlan) -> ScopePlan:
-    """Return a plan with what it costs, where its problem does not list the penalties of levels."""
-    problem = with_penalties_due(scope.problem, scope.plan.offsets)
-    penalty = sum(charge(problem, scope.plan, each) for each in problem.penalties)
-    return replace(scope, problem=problem, plan=replace(scope.plan, penalty=penalty))
+    scopes = []
+    for scope in placed.scopes:
+        problem, plan = priced(scope.problem, scope.plan)
+        scopes.append(replace(scope, problem=problem, plan=plan))
+    return replace(placed, scopes=tuple(scopes))
 
 
 def level_planner(options: AscendOptions) -> Planner:
@@ -213,12 +201,7 @@ def _overflow(kernel: CoreKernel) -> Overflow:
 # Cycles
 
 
-def machine_of(func: PrimFunc) -> Machine | None:
-    """Return the pipelines that a function's target describes, if it does."""
-    return described_machine(target_of(func))
-
-
-def described_machine(target: Target | None) -> Machine | None:
+def machine_of(target: Target | None) -> Machine | None:
     """Return the pipelines that a target describes, if it does."""
     if target is None or target.features.machine is None:
         return None
@@ -239,7 +222,7 @@ def simulated_cost(kernel: CoreKernel, machine: Machine | None = None) -> CostMo
 
     These are by default those of the function's target.
     """
-    machine = machine or machine_of(kernel.func)
+    machine = machine or machine_of(target_of(kernel.func))
     if machine is None:
         return None
     endless = {_key(problem): (problem, solve(problem, "bump")) for problem in kernel.problems}
@@ -259,7 +242,7 @@ def plan_cost(
     Both modes are run, whatever the options' own. The machine is by default that of the function's
     target; ValueError when none is described.
     """
-    options, machine = options or AscendOptions(), machine or machine_of(func)
+    options, machine = options or AscendOptions(), machine or machine_of(target_of(func))
     if machine is None:
         raise ValueError("no machine is given, and the function's target describes no pipelines")
     kernel = options.read(func)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from passes.ascend.analysis.kernel_problems import CoreKernel
-from passes.ascend.kernel import AscendOptions, Mode, described_machine, plan_kernel, printed
+from passes.ascend.kernel import AscendOptions, Mode, machine_of, plan_kernel, printed
 from passes.ascend.planning.mirror_entries import Strategy
 from passes.ascend.planning.planner import Search
 from passes.driver import AddressPlan, Form, per_function, write_address_plan
@@ -109,7 +109,7 @@ def AscendPlanMemory(  # noqa: N802
             None if chip is None else MemoryHierarchy.from_target(chip),
             as_budget(budget),
             degrade,
-            described_machine(chip),
+            machine_of(chip),
         )
     planned = per_function("AscendPlanMemory", partial(ascend_plan_function, options=options), form)
     if mode == "local-mem-plan":

@@ -12,7 +12,7 @@ from level_limit import plan_at_level
 from sweeps import sample
 from tvm.target import Target
 
-from passes.ascend.kernel import AscendOptions, core_kernel, plan_cost
+from passes.ascend.kernel import AscendOptions, plan_cost
 from passes.planning import solve
 from passes.simulation import Cause, Loop, Statement, simulate
 from target_hw import Machine, MemoryHierarchy
@@ -39,7 +39,7 @@ def runs(steps, times=1):
 @pytest.mark.parametrize("name", sample(ascend_kernels(), "gelu", "matmul"))
 def test_a_kernel_that_fits_takes_as_long_as_one_that_shares_nothing(name):
     function = lowered(name)
-    kernel = core_kernel(function)
+    kernel = AscendOptions().read(function)
     free = simulate(kernel.program, [(p, solve(p, "bump")) for p in kernel.problems], MACHINE)
     found = plan_cost(function)
     assert free.waited(Cause.REUSE) == 0
@@ -71,7 +71,7 @@ def test_cube_and_vector_transfers_are_two_pipes_where_a_kernel_has_both():
 
 def test_a_kernel_between_its_sizes_loses_nothing_at_level_1_and_much_at_level_0():
     # The tile is one for which level 2 does not fit, and level 1 does.
-    kernel = core_kernel(lowered("gelu", tile=14336, tiles=9))
+    kernel = AscendOptions().read(lowered("gelu", tile=14336, tiles=9))
     (problem,) = kernel.problems
 
     def makespan(plan):
@@ -99,7 +99,5 @@ def test_the_machine_and_the_options_can_be_given():
 
 def test_without_a_target_there_is_nothing_to_go_by():
     bare = lowered("gelu").without_attr("target")
-    with pytest.raises(ValueError, match="what memory there is"):
-        core_kernel(bare)
     with pytest.raises(ValueError, match="no machine is given"):
         plan_cost(bare)

@@ -8,7 +8,7 @@ from ascend_modules import module
 from pipe_outlines import outline, steps_of, uses
 from program_text import program, programs
 
-from passes.ascend.kernel import core_kernel, machine_of
+from passes.ascend.kernel import AscendOptions, machine_of
 from passes.planning import Penalty, PipelineUse, Plan, Status
 from passes.simulation import Cause, Loop, simulate
 from tvm_ext import lowering
@@ -98,13 +98,12 @@ def test_a_loop_of_unknown_extent_runs_twice(extent: str):
 
 
 def test_buffers_of_one_loop_wait_once_a_round_whatever_their_inner_loops_are():
-    kernel = core_kernel(
-        module(KERNELS["inner_loops"], lowering.known_target("ascend/910b-llvm"))["main"]
-    )
+    target = lowering.known_target("ascend/910b-llvm")
+    kernel = AscendOptions().read(module(KERNELS["inner_loops"], target)["main"])
     assert outline(kernel.program) == [[4, [8, "MTE2", "MTE3"], [8, "MTE2", "MTE3"]]]
     (problem,) = kernel.problems
     assert problem.penalties == (Penalty("a", "b", 4),)
-    machine = machine_of(kernel.func)
+    machine = machine_of(target)
     assert machine is not None
     plan = Plan({"a": (0,), "b": (0,)}, 1024, 4, "by hand", Status.FEASIBLE)
     found = simulate(kernel.program, [(problem, plan)], machine)

@@ -22,8 +22,10 @@ from passes.planning import (
     Buffer,
     Penalty,
     PipelineUse,
+    Plan,
     Problem,
     Reuse,
+    charge,
     live_together,
 )
 
@@ -79,6 +81,12 @@ def with_penalties_due(problem: Problem, offsets: Mapping[str, tuple[int, ...]])
     if math.comb(len(problem.buffers), 2) <= LISTED:
         return problem
     return _with_penalties(problem, _sharing_at_a_cost(problem, offsets))
+
+
+def priced(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:
+    """Return a problem that lists all penalties that a plan pays, and the plan with their sum."""
+    due = with_penalties_due(problem, plan.offsets)
+    return due, replace(plan, penalty=sum(charge(due, plan, each) for each in due.penalties))
 
 
 def _with_penalties(problem: Problem, prices: Iterable[_Price]) -> Problem:

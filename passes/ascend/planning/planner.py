@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from passes.ascend.planning.level_fit import ORDERS, fit_levels
-from passes.ascend.planning.levels import LevelCosts, pipes_conflict, reuse_of, with_penalties_due
+from passes.ascend.planning.levels import LevelCosts, pipes_conflict, priced, reuse_of
 from passes.ascend.planning.mirror import bytes_apart, mirror
 from passes.ascend.planning.mirror_entries import Entry, Strategy, granule, sequence
 from passes.planning import (
@@ -23,7 +23,6 @@ from passes.planning import (
     Plan,
     Problem,
     Status,
-    charge,
     register,
     solve,
     widest_alignment,
@@ -99,10 +98,8 @@ def _with_levels(problem: Problem, budget: Budget) -> Plan:
     def plan_of(offsets: Mapping[str, tuple[int, ...]]) -> Plan:
         return block_list.plan_of(offsets, "three_level")
 
-    def priced(plan: Plan) -> tuple[bool, int, int]:
-        charged = with_penalties_due(problem, plan.offsets)
-        penalty = sum(charge(charged, plan, each) for each in charged.penalties)
-        return not plan.fits, penalty, plan.peak
+    def price(plan: Plan) -> tuple[bool, int, int]:
+        return not plan.fits, priced(problem, plan)[1].penalty, plan.peak
 
     free = [p for p in problem.sharing.pairs if not pipes_conflict(p.source.use, p.destination.use)]
     apart, in_place, merged = (entries_of(problem, pairs) for pairs in ((), free, None))
@@ -124,7 +121,7 @@ def _with_levels(problem: Problem, budget: Budget) -> Plan:
             )
             plans = [plan_of(offsets) for offsets in found if offsets is not None]
             if plans:
-                plan = min(plans, key=priced) if len(plans) > 1 else plans[0]
+                plan = min(plans, key=price) if len(plans) > 1 else plans[0]
                 if plan.fits:
                     break
     is_asked = budget.nodes > Budget().nodes or budget.seconds is not None
@@ -138,7 +135,7 @@ def _with_levels(problem: Problem, budget: Budget) -> Plan:
         plan = better(
             problem, (fitting if blind.fits else replace(fitting, status=blind.status), plan)
         )
-    if plan.status is Status.OPTIMAL and priced(plan)[1] > plan.penalty:
+    if plan.status is Status.OPTIMAL and price(plan)[1] > plan.penalty:
         plan = replace(plan, status=Status.FEASIBLE)  # It pays what its problem does not list.
     return _explained(problem, replace(plan, planner="three_level"), needed)
 

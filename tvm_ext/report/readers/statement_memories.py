@@ -111,7 +111,8 @@ class _ReadFunction:
 
 
 def _read(func: PrimFunc) -> _ReadFunction:
-    target, machine = target_of(func), machine_of(func)
+    target = target_of(func)
+    machine = machine_of(target)
     is_ascend = target is not None and "ascend" in target.keys
     if memory_of(func) is None or not (is_ascend or machine is not None):
         return _ReadFunction(find_problems(func, options_of(func)))
