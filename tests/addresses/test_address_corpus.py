@@ -37,8 +37,6 @@ RUN = (
 """Workloads of which the first function with an arena runs by default."""
 
 CANNOT_RUN = {
-    "conv2d_winograd[llvm,nchw_14x14x32_float16]": "it reads beyond the end of an allocation",
-    "conv2d_winograd[llvm,nchw_14x14x64_float32]": "it reads beyond the end of an allocation",
     "llama[llvm,index_tensor]": "its inputs say where to read, and random ones say: outside",
     "llama[llvm,index_tensor1]": "its inputs say where to read, and random ones say: outside",
 }

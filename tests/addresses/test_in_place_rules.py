@@ -11,9 +11,7 @@ from tvm.ir import Var
 from tvm.tirx import Bind, For
 
 from passes.addresses.transform import plan_addresses
-from passes.ir import find_accesses, nodes_in, structural_map, with_body
-from passes.ir.linear_access import find_linear_access
-from passes.prim_func.in_place_pairs import may_be_in_place
+from passes.ir import nodes_in, structural_map, with_body
 
 # In place
 
@@ -519,21 +517,3 @@ def main(x: 64, y: 64):
     body = structural_map(func.body, [(Var, lambda var: one if var.same_as(other) else var)])
     assert [bind.var.same_as(one) for bind in nodes_in(body, Bind)] == [True, True]
     assert only_problem(with_body(func, body)).in_place == ()
-
-
-def test_what_a_statement_does_not_touch_is_not_in_place_there():
-    func = module(PROGRAMS["elementwise"])["main"]
-    access = find_linear_access(func)
-    accesses = find_accesses(access)
-    uses = {each.alloc.name: each for each in accesses.of}
-    a, b = (uses[name].index for name in "ab")
-    touching = [
-        position
-        for position, entry in enumerate(access.sequence)
-        if entry.scope_pair_offset > 0
-        and {a, b} <= {*access.sequence[position + entry.scope_pair_offset].touched}
-    ]
-    (both,) = touching
-    allowed = [at for at, e in enumerate(access.sequence) if e.scope_pair_offset >= 0]
-    both_of = uses["b"], uses["a"]
-    assert [at for at in allowed if may_be_in_place(access, accesses, at, *both_of)] == [both]

@@ -20,7 +20,6 @@ from tvm.target import Target
 from passes.ascend.analysis.kernel_problems import read_kernel
 from passes.ascend.kernel import AscendOptions
 from passes.driver import AddressPlan, per_function, place_function, write_address_plan
-from passes.planning import lower_bound
 from passes.prim_func.module_calls import Callers
 from target_hw.memory import MemoryHierarchy
 from tvm_ext import workloads
@@ -44,23 +43,6 @@ def both_modes(**options) -> Pass:
 
 
 # Plans
-
-
-@pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("size", PLANNED_SIZES)
-@pytest.mark.parametrize("name", NAMES)
-def test_every_address_is_within_its_memory(name: str, size: workloads.ascend.Size, search: str):
-    plan = planned(name, size, search)
-    assert plan.scopes
-    for scope in plan.scopes:
-        memory = MEMORY[scope.problem.memory.name]
-        assert lower_bound(scope.problem) <= scope.plan.peak <= memory.capacity
-        for buffer in scope.problem.buffers:
-            offsets = scope.plan.offsets[buffer.name]
-            assert len(offsets) >= buffer.slots
-            for offset in offsets:
-                assert offset % memory.alignment == 0
-                assert 0 <= offset <= memory.capacity - buffer.size
 
 
 @pytest.mark.parametrize("search", SEARCHES)

@@ -27,18 +27,6 @@ def conv1d() -> Iterator[Case]:
     yield "group", prim([x, w], nn.group_conv1d_ncw(x, w, 1, 1, 1, 4, "float32"))
 
 
-@operator(CPU)
-def conv2d_winograd() -> Iterator[Case]:
-    """Convolutions by Winograd's algorithm: a chain of small transforms around a product."""
-    for image, channels, dtype in ((14, 64, "float32"), (28, 32, "float32"), (14, 32, "float16")):
-        x, w = tensor((1, image, image, channels), dtype), tensor((3, 3, channels, channels), dtype)
-        out = nn.conv2d_winograd_nhwc(x, w, 1, 1, 1, dtype)
-        yield label("nhwc", (image, image, channels), dtype), prim([x, w], out)
-        x, w = tensor((1, channels, image, image), dtype), tensor((channels, channels, 3, 3), dtype)
-        out = nn.conv2d_winograd_nchw(x, w, 1, 1, 1, dtype)
-        yield label("nchw", (image, image, channels), dtype), prim([x, w], out)
-
-
 @operator(DEVICES)
 def dense() -> Iterator[Case]:
     """Fully connected layers, some with a bias, in several types."""
@@ -81,22 +69,6 @@ def pool_gradient() -> Iterator[Case]:
         grad, x = tensor((1, 8, 14, 14), name="grad"), tensor((1, 8, 28, 28))
         out = nn.pool_grad(grad, x, [2, 2], [2, 2], [0, 0, 0, 0], mode)
         yield mode, prim([grad, x], out)
-
-
-@operator(DEVICES)
-def reduction() -> Iterator[Case]:
-    """Reduce axes to sums, products, extremes and the positions of these."""
-    for name in ("sum", "max", "prod"):
-        for shape, axis in (((64, 512), 1), ((16, 8, 32), (0, 2)), ((4096,), None)):
-            x = tensor(shape)
-            yield label(name, shape, axis), prim([x], getattr(topi, name)(x, axis))
-    for name in ("argmax", "argmin"):
-        x = tensor((32, 100))
-        yield name, prim([x], getattr(topi, name)(x, 1))
-    x = tensor((32, 100), "bool")
-    yield "any", prim([x], topi.any(x, 1))
-    x = tensor((32, 100), "float16")
-    yield "sum_float16", prim([x], topi.sum(x, 1))
 
 
 @operator(CPU)

@@ -71,18 +71,34 @@ def test_the_mirrored_pass_gives_what_the_stock_pass_gives(
     assert tvm_ffi.structural_equal(ours["join"], stock["join"])
 
 
-@pytest.mark.parametrize("make", [_joined, _cases])
-def test_buffers_get_addresses(make: Callable[[], tvm.IRModule]) -> None:
-    """The readers of live ranges go through all conditions."""
-    memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("global", capacity=512, alignment=32),))
-    planned = tvm_ext.transform.PlanAddresses(memory=memory)(make())
-    assert planned["join"].script().count("allocated_addr") == 2
+def _nested() -> tvm.IRModule:
+    """Return a kernel whose statements nest so deep."""
+    func = _module("local.UB")["join"]
+    body = func.body
+    for _ in range(_DEPTH):
+        body = tirx.IfThenElse(tirx.const(1, "bool"), body, None)
+    return tvm.IRModule({"join": func.with_body(body)})
 
 
-def test_ascend_buffers_get_addresses() -> None:
-    """The readers of pipes and first writes go through them, too."""
-    planned = tvm_ext.transform.AscendPlanMemory(target="ascend/910b")(_module("local.UB"))
-    assert planned["join"].script().count("allocated_addr") == 2
+_MEMORY = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("global", capacity=512, alignment=32),))
+_ADDRESSES = partial(tvm_ext.transform.PlanAddresses, memory=_MEMORY)
+_ASCEND = partial(tvm_ext.transform.AscendPlanMemory, target="ascend/910b")
+
+
+@pytest.mark.parametrize(
+    ("plan", "make"),
+    [
+        (_ADDRESSES, _joined),
+        (_ADDRESSES, _cases),
+        (_ASCEND, partial(_module, "local.UB")),
+        (_ASCEND, _nested),
+    ],
+)
+def test_buffers_get_addresses(
+    plan: Callable[[], tvm.transform.Pass], make: Callable[[], tvm.IRModule]
+) -> None:
+    """The readers of live ranges, of pipes and of first writes go through all conditions."""
+    assert plan()(make())["join"].script().count("allocated_addr") == 2
 
 
 def test_an_arena_is_written() -> None:
@@ -91,17 +107,6 @@ def test_an_arena_is_written() -> None:
     text = planner(_module("local.UB"))["join"].script()
     assert text.count("T.alloc_buffer") == 1
     assert text.count("y[i + 64]") == 2
-
-
-def test_statements_nest_as_deep_in_an_ascend_kernel() -> None:
-    """Its readers take more frames of Python for each than it has by default."""
-    func = _module("local.UB")["join"]
-    body = func.body
-    for _ in range(_DEPTH):
-        body = tirx.IfThenElse(tirx.const(1, "bool"), body, None)
-    mod = tvm.IRModule({"join": func.with_body(body)})
-    planned = tvm_ext.transform.AscendPlanMemory(target="ascend/910b")(mod)
-    assert planned["join"].script().count("allocated_addr") == 2
 
 
 def test_what_nests_deeper_is_refused_in_one_line() -> None:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import tvm_ffi
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.tirx import AllocBuffer, BufferLoad, BufferStore, For, IfThenElse, PrimFunc, SeqStmt, Var
@@ -236,15 +234,8 @@ def judge(random: Random) -> tuple[bool, bool]:
     return allowed, is_safe(statement, builder.dtypes)
 
 
-@given(random=st.randoms(use_true_random=False))
-@settings(max_examples=30)
-def test_what_is_allowed_in_place_is_safe(random: Random):
-    allowed, safe = judge(random)
-    assert safe or not allowed
-
-
 @pytest.mark.parametrize("count", [120, pytest.param(50_000, id="many", marks=pytest.mark.slow)])
-def test_what_is_allowed_in_place_is_safe_on_seeds(count: int):
+def test_what_is_allowed_in_place_is_safe(count: int):
     found = [judge(Random(seed)) for seed in range(count)]
     assert (True, False) not in found, f"seed {found.index((True, False))}"
     assert sum(allowed for allowed, _ in found) > count // 50
