@@ -32,6 +32,15 @@ if TYPE_CHECKING:
         new_dtype,
         storage_scope,
     )
+    from passes.ir.element_accesses import (
+        Around,
+        ElementAccess,
+        ElementAccesses,
+        Linear,
+        Number,
+        plain,
+    )
+    from passes.ir.element_rounds import comes_first_in_rounds
     from passes.ir.index_values import NotAnIndexError, Values, rounds_products, values_of
     from passes.ir.linear_access import (
         Access,
@@ -93,5 +102,6 @@ if TYPE_CHECKING:
         variables_of_params,
     )
     from passes.ir.tir import PrimFunc
+    from passes.ir.uniform import Uniformity
 else:
     __getattr__ = lazy_names(__name__)

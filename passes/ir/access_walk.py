@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from passes.ir import tir
@@ -36,6 +37,7 @@ from passes.ir.statements import (
     nodes_of,
     parts_of,
 )
+from passes.ir.uniform import Uniformity
 
 _PARALLEL_LOOP, _THREAD_LOOP = int(tir.LoopKind.PARALLEL), int(tir.LoopKind.THREAD_BINDING)
 _LEND = (tir.Assertion, tir.Evaluation, tir.Loop, tir.If, tir.While)
@@ -80,9 +82,10 @@ class _AccessWalk(NodeVisitor):
 
     def find(self) -> FunctionAccesses:
         self._visit(nodes_of(self._access.body))
+        uniformity = cache(lambda kernel: Uniformity(kernel, self._access, self._found))
         for uses in self._of:
             uses.by_threads = uses.owner in self._found.threaded
-            uses.carrying = carrying_loop(self._found, uses)
+            uses.carrying = carrying_loop(self._found, uses, uniformity)
         return self._found
 
     def _of_buffer(self, buffer: Any) -> AllocationUses | None:

@@ -92,8 +92,8 @@ def _rounded_once(expr: Any, of: Mapping[int, Values]) -> Values:
 
 
 def _dtype(expr: Any) -> np.dtype[Any]:
-    """Return numpy's type for an expression's."""
+    """Return numpy's type for an expression's, or for the lanes of a vector."""
     try:
-        return np.dtype(str(expr.ty.dtype))
+        return np.dtype(str(expr.ty.dtype).partition("x")[0])
     except TypeError:
         raise NotAnIndexError(f"{expr.ty.dtype} is no type of indices") from None

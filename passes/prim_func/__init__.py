@@ -10,7 +10,6 @@ from passes.prim_func.address import (
 )
 from passes.prim_func.arena import Arena, names_with_pointers, write_arenas
 from passes.prim_func.arena_views import index_type, offset_in_elements
-from passes.prim_func.element_accesses import ElementAccesses
 from passes.prim_func.element_order import comes_first
 from passes.prim_func.function_problems import (
     AllocationNote,

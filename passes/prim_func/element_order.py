@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import takewhile
 
-from passes.ir import tir
-from passes.prim_func.element_accesses import Around, ElementAccess, Linear, Number, plain
-from passes.prim_func.element_rounds import comes_first_in_rounds
+from passes.ir import Around, ElementAccess, Linear, Number, comes_first_in_rounds, plain, tir
 
 _Span = tuple[Number, Number]
 """The first of some elements, and the one after the last."""

@@ -14,6 +14,8 @@ from typing import Any
 
 from passes.ir import (
     AllocationUses,
+    ElementAccess,
+    ElementAccesses,
     FunctionAccesses,
     LinearAccess,
     MemoryAccess,
@@ -21,7 +23,6 @@ from passes.ir import (
     items,
     tir,
 )
-from passes.prim_func.element_accesses import ElementAccess, ElementAccesses
 from passes.prim_func.element_order import comes_first
 from passes.prim_func.thread_races import is_shared
 

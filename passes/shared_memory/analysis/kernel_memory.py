@@ -15,6 +15,7 @@ from passes.ir import (
     FunctionAccesses,
     LinearAccess,
     PrimFunc,
+    Uniformity,
     find_accesses,
     find_linear_access,
     nodes_in,
@@ -39,7 +40,6 @@ from passes.shared_memory.analysis.buffer_uses import (
     is_handed_on,
 )
 from passes.shared_memory.analysis.own_elements import OwnElements
-from passes.shared_memory.analysis.uniform import Uniformity
 from passes.shared_memory.planning.epochs import (
     Effect,
     Event,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from passes.ir import AllocationUses, FunctionAccesses, begins_threads, tir
-from passes.prim_func import ElementAccesses, comes_first
+from passes.ir import AllocationUses, ElementAccesses, FunctionAccesses, begins_threads, tir
+from passes.prim_func import comes_first
 
 
 class OwnElements:

@@ -12,17 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from passes.ir import (
-    Enclosures,
-    FunctionAccesses,
-    MemoryAccess,
-    has_any,
-    items,
-    never_wraps,
-    nodes_in,
-    structural_map,
-    tir,
-)
+from passes.ir import tir
+from passes.ir.accesses import Enclosures, FunctionAccesses, MemoryAccess
+from passes.ir.buffers import items
+from passes.ir.operators import is_likely
+from passes.ir.structural import has_any, nodes_in, structural_map
+from passes.ir.symbolic_bounds import never_wraps
 
 _THREADS = ("thread_extent", "virtual_thread")
 _NO_ORDER = "pragma_"  # Hints to a code generator, but for those of parallel regions
@@ -37,12 +32,13 @@ class Around:
     """One statement around accesses."""
 
     statement: Any
-    counter: tir.Var | None = None  # Counts the rounds, where it is a loop or threads
+    counter: Any = None  # A variable that counts the rounds, where it is a loop or threads
     variable: int | None = None  # The handle of the program's own variable
     value: Any = None  # That variable in counters; None where that is not known
     extent: Any = None  # Of the rounds, in counters around it; None where that is not known
     most: Number | None = None  # So many rounds at most; None where that is not known
     is_in_order: bool = True
+    condition: Any = None  # Of a branch or a choice: part 1 is where it holds, part 2 where not
 
     @property
     def is_loop(self) -> bool:
@@ -85,14 +81,28 @@ class ElementAccess:
     def has_known_order(self) -> bool:
         """Whether the execution order of everything that encloses it is known."""
         return all(
-            at.is_loop or isinstance(at.statement, tir.If) or _is_hint(at.statement)
+            at.is_loop or at.condition is not None or _is_hint(at.statement)
             for at, _ in self.around
         )
 
     @cached_property
     def index(self) -> Any:
         """Its index in counters; None where that is not known, or rests on memory or a call."""
-        return _arithmetic(items(self.op.indices)[0], self.in_counters)
+        return _arithmetic(self.access.index, self.in_counters)
+
+    @cached_property
+    def conditions(self) -> tuple[tuple[Around, Any], ...]:
+        """The branches and choices around it, with what holds in its part; None as for `index`."""
+        return tuple(
+            (at, self._holding(at, part))
+            for at, part in self.around
+            if at.condition is not None and part
+        )
+
+    def _holding(self, at: Around, part: int) -> Any:
+        condition = structural_map(at.condition, [(tir.Call, _without_likely)])
+        holds = _arithmetic(condition, self.in_counters)
+        return holds if holds is None or part == 1 else tir.Analyzer().simplify(tir.Not(holds))
 
     @cached_property
     def linear(self) -> Linear | None:
@@ -118,10 +128,20 @@ class ElementAccess:
         return Linear(plain(found[-1]), moves, stride, lanes)
 
 
+def _without_likely(call: tir.Call) -> Any:
+    return call.args[0] if is_likely(call) else call
+
+
 def _is_hint(statement: Any) -> bool:
     if not isinstance(statement, tir.Attribute):
         return False
     return statement.attr_key.startswith(_NO_ORDER) and not statement.attr_key.startswith(_PARALLEL)
+
+
+def is_of_threads(op: Any) -> bool:
+    """Return whether a statement is executed by each of some threads, or blocks of them."""
+    is_extent = isinstance(op, tir.Attribute) and op.attr_key in _THREADS
+    return is_extent and hasattr(op.node, "var")
 
 
 def plain(number: Any) -> Number:
@@ -134,7 +154,7 @@ def ranged(loops: Sequence[Around]) -> tir.Analyzer:
     analyzer = tir.Analyzer()
     for loop in loops:
         if isinstance(loop.most, int) and loop.most > 0:
-            dtype = loop.counter.ty  # type: ignore[union-attr]
+            dtype = loop.counter.ty
             analyzer.bind(
                 loop.counter,
                 tir.Range(tir.IntConstant(dtype, 0), tir.IntConstant(dtype, loop.most)),
@@ -178,18 +198,18 @@ class ElementAccesses:
     def _statements(self, around: Enclosures) -> Iterator[tuple[Around, int]]:
         """Yield the statements around an access within this one, and its part of each."""
         for at in range(self._depth, len(around)):
-            known = self._around(around, at)
+            known = self.statement(around, at)
             if known is not None:
                 each = around[at]
                 yield known, 0 if isinstance(each.op, tir.Loop) else each.part
 
-    def _around(self, enclosures: Enclosures, at: int) -> Around | None:
-        """Return an enclosure as a statement around accesses; None for choices and fixed loops."""
+    def statement(self, enclosures: Enclosures, at: int) -> Around | None:
+        """Return an enclosure as a statement around accesses; None for one that is fixed."""
         enclosure = enclosures[at]
         number, op = enclosure.number, enclosure.op
         if number not in self._known:
             self._known[number] = None
-            if isinstance(op, tir.Statement) and not self._is_fixed(op):
+            if not self._is_fixed(op):
                 self._known[number] = self._new_around(op, enclosures[:at])
         return self._known[number]
 
@@ -199,7 +219,9 @@ class ElementAccesses:
             return self._loop(op, outer)
         if isinstance(op, tir.While):
             return Around(op, tir.Var("round", "int32"))
-        if isinstance(op, tir.Attribute) and op.attr_key in _THREADS and hasattr(op.node, "var"):
+        if isinstance(op, (tir.If, tir.Select, tir.Call)):
+            return Around(op, condition=op.args[0] if isinstance(op, tir.Call) else op.condition)
+        if is_of_threads(op):
             variable = op.node.var
             counter = tir.Var(variable.name, variable.ty)
             extent = _arithmetic(op.value, in_counters)
@@ -240,7 +262,7 @@ class ElementAccesses:
         """Return a variable in counters: itself where it does not change in the statement."""
         key = variable.__chandle__()
         for at in range(len(around) - 1, self._depth - 1, -1):
-            known = self._around(around, at)
+            known = self.statement(around, at)
             if known is not None and known.variable == key:
                 return known.value
         if key in self._found.values and self._found.values[key] is None:
@@ -258,7 +280,7 @@ class ElementAccesses:
 
 def _arithmetic(value: Any, in_counters: Callable[[Any], Any]) -> Any:
     """Return an expression in counters if it is no more than arithmetic that does not wrap."""
-    if has_any(value, tir.Load, tir.Call, tir.Let) or not never_wraps(value):
+    if value is None or has_any(value, tir.Load, tir.Call, tir.Let) or not never_wraps(value):
         return None
     return in_counters(value)
 
@@ -269,7 +291,7 @@ def _most(extent: Any, loops: Sequence[Around]) -> Number | None:
         return None
     if isinstance(extent, tir.IntConstant):
         return max(int(extent.value), 0)
-    counted = {loop.counter.__chandle__(): loop for loop in loops}  # type: ignore[union-attr]
+    counted = {loop.counter.__chandle__(): loop for loop in loops}
     named = [counted.get(var.__chandle__()) for var in nodes_in(extent, tir.Var)]
     if all(loop is not None and isinstance(loop.most, int) for loop in named):
         return max(int(ranged(loops).const_int_bound(extent).max_value), 0)

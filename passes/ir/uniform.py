@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from passes.ir import FunctionAccesses, LinearAccess, MemoryAccess, begins_threads, nodes_in, tir
+from passes.ir import tir
+from passes.ir.accesses import FunctionAccesses, MemoryAccess
+from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import (
     THREAD_INVARIANT,
     buffer_data_var,
     is_same_for_all_threads,
     operator_name,
 )
+from passes.ir.statements import begins_threads
+from passes.ir.structural import nodes_in
 from target_hw.storage_scope import parse_storage_scope
 
 
@@ -52,7 +56,7 @@ class Uniformity:
                 if not self.is_uniform(op.value):
                     self._mark(op.var)
             for each in stores:
-                is_met = all(self._is_entered_together(around.op) for around in each.around)
+                is_met = all(self.is_entered_together(around.op) for around in each.around)
                 if not (is_met and self.is_uniform(each.op.value, *each.op.indices)):
                     self._mark(each.buffer)
 
@@ -64,7 +68,7 @@ class Uniformity:
         """Return whether threads that reach a loop together take its iterations together."""
         return self.is_uniform(op.min, op.extent, op.step)
 
-    def _is_entered_together(self, op: Any) -> bool:
+    def is_entered_together(self, op: Any) -> bool:
         """Return whether threads that reach a statement together go through its body together."""
         if isinstance(op, tir.Loop):
             return self.loops_alike(op)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rounds of loops gone through, where all that says which elements are meant is numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from passes.ir import tir
+from passes.ir.buffers import items
+from passes.ir.element_accesses import Around, ElementAccess
+from passes.ir.index_values import NotAnIndexError, Values, rounds_products, values_of
+from passes.ir.structural import has_any, nodes_in, structural_map
+
+MOST_ROUNDS = 1 << 18
+"""Elements that are looked at for one access, at most, where it is by their order."""
+
+MOST_UNITS = 1 << 22
+"""The same where it is by what they are."""
+
+_FAR_APART = 1 << 24  # No more elements from the first to the last
+_NEVER = np.iinfo(np.int64).max
+
+
+class _UnknownError(Exception):
+    """An expression has no value that is known before the function runs."""
+
+
+class _Reached(NamedTuple):
+    """The elements that an access reaches, in the order of the rounds, and in which round each."""
+
+    elements: np.ndarray
+    rounds: np.ndarray  # Those of the loops around both accesses, numbered in their order
+    free: Mapping[tir.Var, Any]  # The offset of all elements: variables, each by its factor
+
+
+def comes_first_in_rounds(
+    other: ElementAccess,
+    store: ElementAccess,
+    common: Sequence[Around],
+    is_first: bool,
+    ratio: int,
+) -> bool:
+    """Say whether `other` comes before `store` wherever they meet; False if that is not known.
+
+    `common` are the loops around both; in one round of these, `other` comes first if `is_first`.
+    The rest is as in `passes.prim_func.element_order.comes_first`.
+    """
+    try:
+        read, written = _reached(other, common, ratio), _reached(store, common, 1)
+    except _UnknownError:
+        return False
+    if not (len(read.elements) and len(written.elements)):
+        return True
+    if not _is_same_base(read.free, written.free, ratio):
+        return False
+    ends = [(at.min(), at.max()) for at in (read.elements, written.elements)]
+    begin, end = min(low for low, _ in ends), max(high for _, high in ends) + 1
+    if end - begin > _FAR_APART:
+        return False
+    last = _by_element(read, begin, end, -1)
+    first = _by_element(_backward(written), begin, end, _NEVER)
+    if np.any(first < last if is_first else first <= last):
+        return False
+    unordered = [at for at, loop in enumerate(common) if not loop.is_in_order]
+    if not unordered:
+        return True
+    inner = math.prod(int(loop.most or 0) for loop in common[unordered[-1] + 1 :])
+    both = (last >= 0) & (first < _NEVER)
+    extremes = (
+        last,
+        first,
+        _by_element(_backward(read), begin, end, -1),
+        _by_element(written, begin, end, -1),
+    )
+    parts = [rounds[both] // inner for rounds in extremes]
+    return all(np.array_equal(parts[0], part) for part in parts)
+
+
+def _backward(reached: _Reached) -> _Reached:
+    return _Reached(reached.elements[::-1], reached.rounds[::-1], reached.free)
+
+
+def _by_element(reached: _Reached, begin: int, end: int, never: int) -> np.ndarray:
+    """Return the last of the rounds that reach each element."""
+    found = np.full(end - begin, never, np.int64)
+    found[reached.elements - begin] = reached.rounds
+    return found
+
+
+def _is_same_base(one: Mapping[tir.Var, Any], two: Mapping[tir.Var, Any], ratio: int) -> bool:
+    """Return whether the same is to be added to two indices."""
+    if not one and not two:
+        return True
+    factors = [{v.__chandle__(): factor for v, factor in free.items()} for free in (one, two)]
+    return (
+        ratio == 1
+        and factors[0].keys() == factors[1].keys()
+        and all(tir.expr_deep_equal(factor, factors[1][key]) for key, factor in factors[0].items())
+    )
+
+
+def _reached(access: ElementAccess, common: Sequence[Around], ratio: int) -> _Reached:
+    """Return what an access may reach, in units: an element of its own takes `ratio` of them."""
+    loops, index = access.loops, access.index
+    if index is not None and index.ty.dtype.lanes != 1 and not isinstance(index, tir.Ramp):
+        raise _UnknownError  # A code generator may go through the lanes one by one.
+    elements, runs, free = _go_through(access, loops, ratio, MOST_ROUNDS, is_certain=False)
+    inner = math.prod(int(loop.most or 0) for loop in loops[len(common) :])
+    rounds = np.arange(len(runs)) // max(inner, 1)
+    return _Reached(elements[runs].ravel(), np.repeat(rounds[runs], elements.shape[1]), free)
+
+
+def reached_in(
+    outer: Sequence[Around], access: ElementAccess, ratio: int, count: int, *, is_certain: bool
+) -> np.ndarray | None:
+    """Return the units that an access reaches in each round of outer loops; None if not known.
+
+    Of the round with number `r`, unit `u` is ``r * count + u``. With `is_certain` they are some of
+    those that are reached whatever conditions are that are not known, else all that may be.
+    """
+    named = {var.__chandle__() for var in nodes_in(access.index, tir.Var)}
+    own = [at for at in access.loops if at not in outer and at.counter.__chandle__() in named]
+    try:
+        found = _go_through(access, (*outer, *own), ratio, MOST_UNITS, is_certain=is_certain)
+    except _UnknownError:
+        return None
+    elements, runs, free = found
+    if free:
+        return None
+    begins = np.arange(len(runs)) // max(math.prod(int(loop.most or 0) for loop in own), 1) * count
+    is_inside = (elements >= 0) & (elements < count) & runs[:, None]
+    inside: np.ndarray = (elements + begins[:, None])[is_inside]
+    return inside
+
+
+def _go_through(
+    access: ElementAccess, loops: Sequence[Around], ratio: int, most: int, *, is_certain: bool
+) -> tuple[np.ndarray, np.ndarray, Mapping[tir.Var, Any]]:
+    """Return the units that an access reaches in each round of some loops, and if it is executed.
+
+    An element of the access takes `ratio` units. The third result is an offset of all units:
+    variables, each by its factor. With `is_certain` other loops are in their first rounds, and
+    conditions that are not known do not hold; else these do, and other loops are in any round.
+    """
+    index, extent = access.index, access.access.extent
+    counts = [loop.most for loop in loops if isinstance(loop.most, int)]
+    width = 1 if extent is None else tir.constant(extent)
+    if index is None or len(counts) < len(loops) or width is None or index.ty.dtype.lanes < 1:
+        raise _UnknownError
+    total = math.prod(counts)
+    if total * index.ty.dtype.lanes * width * ratio > most:
+        raise _UnknownError
+    values: dict[int, Values] = {}
+    if is_certain:
+        first = np.zeros((1, 1), np.int64)
+        values = {loop.counter.__chandle__(): first for loop in access.loops}
+    for loop, number in zip(loops, np.unravel_index(np.arange(total), counts or 1), strict=False):
+        values[loop.counter.__chandle__()] = number[:, None]
+    runs = np.ones((total, 1), bool)
+    for loop in access.loops if is_certain else loops:
+        if loop.extent is None:
+            raise _UnknownError
+        runs &= values[loop.counter.__chandle__()] < _value(loop.extent, values)
+    for _, condition in access.conditions:
+        holds = _holds(condition, values)
+        runs &= not is_certain if holds is None else holds
+    free, first = _split(index.base if isinstance(index, tir.Ramp) else index, values)
+    elements = _value(first, values) + np.zeros((total, 1), np.int64)
+    if isinstance(index, tir.Ramp):
+        elements = elements + _value(index.stride, values) * _lanes(index)
+    within = (np.arange(width)[:, None] * ratio + np.arange(ratio)).ravel()
+    wide = elements[:, :, None] * ratio + within
+    return wide.reshape(total, elements.shape[1] * len(within)), runs[:, 0], free
+
+
+def _split(index: Any, values: Mapping[int, Values]) -> tuple[dict[tir.Var, Any], Any]:
+    """Return the variables in an index that no loop counts, each with its factor; and the rest."""
+    free = {v.__chandle__(): v for v in nodes_in(index, tir.Var) if v.__chandle__() not in values}
+    if not free:
+        return {}, index
+    if index.ty.dtype.lanes != 1:
+        raise _UnknownError
+    *factors, rest = items(tir.detect_linear_equation(index, [*free.values()])) or [None]
+    counted = {v.__chandle__() for factor in factors for v in nodes_in(factor, tir.Var)}
+    if rest is None or not counted.isdisjoint(values):
+        raise _UnknownError
+    simple = (tir.Analyzer().simplify(factor) for factor in factors)
+    return dict(zip(free.values(), simple, strict=True)), rest
+
+
+def _holds(condition: Any, values: Mapping[int, Values]) -> Values | None:
+    """Return in which rounds a condition holds; None where that is not known."""
+    try:
+        return np.asarray(_value(condition, values)) != 0
+    except _UnknownError:
+        return None
+
+
+def _value(expr: Any, values: Mapping[int, Values]) -> Values:
+    """Return what an expression of whole numbers is in each round."""
+    if rounds_products(expr):
+        raise _UnknownError
+    try:
+        with np.errstate(divide="raise", invalid="raise"):
+            return values_of(*_by_lane(expr, values))
+    except (NotAnIndexError, FloatingPointError, TypeError) as error:
+        raise _UnknownError from error
+
+
+def _by_lane(expr: Any, values: Mapping[int, Values]) -> tuple[Any, Mapping[int, Values]]:
+    """Return a vector with variables for its parts, whose values for the lanes are in each row."""
+    if not has_any(expr, tir.Ramp, tir.Broadcast):
+        return expr, values
+    known = dict(values)
+
+    def lanes_of(op: tir.Ramp | tir.Broadcast) -> tir.Var:
+        variable = tir.Var("lanes", "int64")
+        if isinstance(op, tir.Broadcast):
+            lanes = _value(op.value, values)
+        else:
+            lanes = _value(op.base, values) + _value(op.stride, values) * _lanes(op)
+        known[variable.__chandle__()] = lanes
+        return variable
+
+    return structural_map(expr, [(tir.Ramp, lanes_of), (tir.Broadcast, lanes_of)]), known
+
+
+def _lanes(expr: Any) -> Values:
+    return np.arange(int(expr.ty.dtype.lanes))
