@@ -156,8 +156,8 @@ def _go_through(
         raise _UnknownError
     values: dict[int, Values] = {}
     if is_certain:
-        first = np.zeros((1, 1), np.int64)
-        values = {loop.counter.__chandle__(): first for loop in access.loops}
+        begin = np.zeros((1, 1), np.int64)
+        values = {loop.counter.__chandle__(): begin for loop in access.loops}
     for loop, number in zip(loops, np.unravel_index(np.arange(total), counts or 1), strict=False):
         values[loop.counter.__chandle__()] = number[:, None]
     runs = np.ones((total, 1), bool)
@@ -195,7 +195,7 @@ def _split(index: Any, values: Mapping[int, Values]) -> tuple[dict[tir.Var, Any]
 def _holds(condition: Any, values: Mapping[int, Values]) -> Values | None:
     """Return in which rounds a condition holds; None where that is not known."""
     try:
-        return np.asarray(_value(condition, values)) != 0
+        return np.asarray(_value(condition, values) != 0)
     except _UnknownError:
         return None
 
