@@ -307,19 +307,15 @@ def test_what_is_live_at_the_peak_says_what_may_be_in_place():
 
 def aligned(align: int, scope: str = "local.UB"):
     """Return a function of three buffers, of which the one in the middle asks for an alignment."""
-    return tvm.script.from_source(f"""
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((5,), "int8"), y: T.Buffer((5,), "int8")):
-    a = T.alloc_buffer((5,), "int8", scope="{scope}")
-    b = T.alloc_buffer((5,), "int8", scope="{scope}", align={align})
-    for i in range(5):
-        a[i] = x[i]
-    for i in range(5):
-        b[i] = x[4 - i]
-    T.evaluate(T.call_extern("int32", "abs", T.Cast("int32", a[0])))
-    for i in range(5):
-        y[i] = a[4 - i] + b[i]
-""")
+    return program(f"""
+    def main(x: 5 int8, y: 5 int8):
+        a: {scope} 5 int8
+        b = T.alloc_buffer((5,), "int8", scope="{scope}", align={align})
+        a[i] = x[i] for i in range(5)
+        b[i] = x[4 - i] for i in range(5)
+        T.evaluate(T.call_extern("int32", "abs", T.Cast("int32", a[0])))
+        y[i] = a[4 - i] + b[i] for i in range(5)
+    """)
 
 
 @pytest.mark.parametrize("align", [8, 16, 32, 128, 256])

@@ -8,6 +8,7 @@ import tvm
 import tvm_ffi
 from hypothesis import given
 from hypothesis import strategies as st
+from program_text import program
 from tvm import tirx
 
 import tvm_ext
@@ -117,21 +118,17 @@ def test_a_name_bounds_each_variable_of_it():
 
 def test_a_size_of_a_bit_operator_without_a_bound_is_left_alone():
     """TVM's analyzer gives the limits of ``int32`` for it, 8 GiB of floats."""
-    func = tvm.script.from_source("""
-@T.prim_func(s_tir=True)
-def main(pa: T.handle, po: T.handle):
-    n = T.int32()
-    A = T.match_buffer(pa, (n,), "float32")
-    O = T.match_buffer(po, (n,), "float32")
-    x = T.alloc_buffer((T.bitwise_and(n + 15, -16),), "float32")
-    y = T.alloc_buffer((n,), "float32")
-    for i in range(n):
-        x[i] = A[i]
-    for i in range(n):
-        y[i] = x[n - 1 - i]
-    for i in range(n):
-        O[i] = y[n - 1 - i] + x[i]
-""")
+    func = program("""
+    def main(pa: T.handle, po: T.handle):
+        n = T.int32()
+        A = T.match_buffer(pa, (n,), "float32")
+        O = T.match_buffer(po, (n,), "float32")
+        x = T.alloc_buffer((T.bitwise_and(n + 15, -16),), "float32")
+        y = T.alloc_buffer((n,), "float32")
+        x[i] = A[i] for i in range(n)
+        y[i] = x[n - 1 - i] for i in range(n)
+        O[i] = y[n - 1 - i] + x[i] for i in range(n)
+    """)
     module = tvm.IRModule({"main": func})
     memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("global", capacity=1 << 30),))
     planned = tvm_ext.transform.PlanAddresses("best", "arena", memory=memory)(module)
@@ -139,24 +136,19 @@ def main(pa: T.handle, po: T.handle):
 
 
 def test_each_variable_of_a_name_is_asserted():
-    func = tvm.script.from_source("""
-@T.prim_func(s_tir=True)
-def main(pa: T.handle, pb: T.handle):
-    n = T.int32()
-    m = T.int32()
-    A = T.match_buffer(pa, (n,), "float32")
-    B = T.match_buffer(pb, (m,), "float32")
-    x = T.alloc_buffer((m,), "float32", scope="local.UB")
-    y = T.alloc_buffer((n,), "float32", scope="local.UB")
-    for i in range(n):
-        y[i] = A[i]
-    for i in range(m):
-        x[i] = B[i]
-    for i in range(m):
-        B[i] = x[m - 1 - i]
-    for i in range(n):
-        A[i] = y[n - 1 - i]
-""")
+    func = program("""
+    def main(pa: T.handle, pb: T.handle):
+        n = T.int32()
+        m = T.int32()
+        A = T.match_buffer(pa, (n,), "float32")
+        B = T.match_buffer(pb, (m,), "float32")
+        x = T.alloc_buffer((m,), "float32", scope="local.UB")
+        y = T.alloc_buffer((n,), "float32", scope="local.UB")
+        y[i] = A[i] for i in range(n)
+        x[i] = B[i] for i in range(m)
+        B[i] = x[m - 1 - i] for i in range(m)
+        A[i] = y[n - 1 - i] for i in range(n)
+    """)
     renamed = tirx.Var("n", "int32")
     func = tvm_ffi.structural_map(func, (tirx.Var, lambda v: renamed if v.name == "m" else v))
     memory = tvm_ext.MemoryHierarchy((tvm_ext.MemoryScope("local.UB", capacity=4096),))

@@ -8,9 +8,9 @@ from textwrap import indent
 
 import numpy as np
 import pytest
-import tvm
 from block_replay import replay
 from opencl_runs import lowered, shared_bytes
+from program_text import program
 from tvm.tirx import PrimFunc
 
 import tvm_ext
@@ -31,17 +31,14 @@ BYTES = {"in each round": 64, "in the first round": 96, "as a sum": 96}
 
 
 def kernel(fill: str, before: str = "") -> PrimFunc:
-    return tvm.script.from_source(f"""
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((8,), "float32"), out: T.Buffer(({8 * 2 * ROUNDS},), "float32")):
+    return program(f"""
+def main(x: 8, out: {8 * 2 * ROUNDS}):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 8)
 {indent(before, " " * 4)}
     for o in range(2):
         for k in range({ROUNDS}):
-            s = T.alloc_buffer((8,), "float32", scope="shared")
-            v = T.alloc_buffer((8,), "float32", scope="shared")
-            w = T.alloc_buffer((8,), "float32", scope="shared")
+            s, v, w: shared 8
 {indent(fill, " " * 12)}
             v[tx] = s[7 - tx] + T.float32(1)
             w[tx] = v[7 - tx] * T.float32(2)
@@ -141,14 +138,13 @@ def test_threads_that_do_not_come_by_the_loop_store_nothing(
     way: str, rounds: str, is_carried: bool
 ):
     inner = "    " if way.endswith(":") else ""
-    func = tvm.script.from_source(f"""
-@T.prim_func(s_tir=True)
-def main(x: T.Buffer((16,), "float32"), y: T.Buffer((64,), "float32"), n: T.int32):
+    func = program(f"""
+def main(x: 16, y: 64, n: T.int32):
     T.launch_thread("blockIdx.x", 1)
     tx = T.launch_thread("threadIdx.x", 8)
 {indent(way, " " * 4)}
     {inner}for k in range({rounds}):
-    {inner}    s = T.alloc_buffer((8,), "float32", scope="shared")
+    {inner}    s: shared 8
     {inner}    if k == 0:
     {inner}        s[7 - tx] = x[tx]
     {inner}    s[tx] = x[tx + 8]

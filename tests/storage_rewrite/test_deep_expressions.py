@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import tvm
 import tvm_ffi
+from program_text import program
 from tvm import tirx
 
 import tvm_ext
@@ -20,18 +21,13 @@ _DEPTH = 700
 
 def _module(scope: str) -> tvm.IRModule:
     """Return a kernel that joins as many values as `_DEPTH`."""
-    func = tvm.script.from_source(f"""
-@T.prim_func(s_tir=True)
-def join(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-    x = T.alloc_buffer((64,), "float32", scope="{scope}")
-    y = T.alloc_buffer((64,), "float32", scope="{scope}")
-    for i in range(64):
-        x[i] = a[i]
-    for i in range(64):
-        y[i] = x[63 - i]
-    for i in range(64):
-        b[i] = y[i]
-""")
+    func = program(f"""
+    def join(a: 64, b: 64):
+        x, y: {scope} 64
+        x[i] = a[i] for i in range(64)
+        y[i] = x[63 - i] for i in range(64)
+        b[i] = y[i] for i in range(64)
+    """)
     *before, loop = func.body.seq
     value, (index,) = loop.body.value, loop.body.indices
     for number in range(_DEPTH):
