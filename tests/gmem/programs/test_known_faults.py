@@ -8,7 +8,17 @@ import pytest
 import tvm
 import tvm_ffi
 from relax_programs import parse
-from relax_runs import assert_same, build, lower, lower_by_needed_passes, lower_source, planned, run
+from relax_runs import (
+    STOCK,
+    assert_same,
+    build,
+    build_each,
+    lower,
+    lower_by_needed_passes,
+    lower_source,
+    planned,
+    run,
+)
 from small_modules import placed, written_out
 from tvm import relax
 
@@ -250,3 +260,27 @@ def test_sizes_that_are_equal_and_written_otherwise_share_memory():
     text = planned(lower_source(EQUAL_SIZES), GMEMAllocate("rec_tbl")).script()
     # Two slots in which four tensors take turns, and one of the sums, of constant size.
     assert text.count("R.memory.alloc_storage") == 3
+
+
+RETURNED_ARGUMENT = """
+@R.function(pure=False)
+def main(x: R.Tensor((64,), "float32"), c: R.Tensor((), "bool")):
+    one = R.exp(x)
+    kept = R.call_packed("test.gmem.keep", one, ty_args=R.Tensor((64,), "float32"))
+    if c:
+        other = R.negative(x)
+    else:
+        other = R.sin(x)
+    return R.add(kept, R.exp(other))
+"""
+
+
+@pytest.mark.parametrize("offsets", [True, False])
+def test_an_argument_that_a_packed_function_returns_keeps_its_storage(offsets: bool):
+    lowered = lower_source(RETURNED_ARGUMENT)
+    stock, ours = build_each(lowered, STOCK, GMEMAllocate(offsets=offsets))
+    x = np.arange(64, dtype="float32") / 64
+    for way, other in ((True, -x), (False, np.sin(x))):
+        found = [run(one, "main", [x, np.array(way)])[0] for one in (stock, ours)]
+        np.testing.assert_allclose(found[1], np.exp(x) + np.exp(other), rtol=1e-5)
+        assert not np.allclose(*found)
