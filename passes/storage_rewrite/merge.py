@@ -246,7 +246,8 @@ class StorageRewriter:
     def _moved(self, index: Any, entry: StorageEntry, element_nbits: int, name: str) -> Any:
         """Return an index of elements of so many bits as one in the memory it is packed into."""
         if self._sound:
-            wide = new_dtype(index_type(entry.parent.packed_nbits // element_nbits))
+            packed = entry.parent or entry
+            wide = new_dtype(index_type(packed.packed_nbits // element_nbits))
             if index.ty.dtype.bits < wide.bits:
                 index = index.astype(str(wide.with_lanes(index.ty.dtype.lanes)))
         where = f"buffer {name!r} begins"
