@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from textwrap import indent
 
 import numpy as np
 import pytest
 import tvm
 from address_runs import build, identity, poisoned
 from llvm_level import at_level
-from program_text import expanded
+from program_text import program
 from tvm import tirx
-from tvm.script import from_source
 
 from passes.addresses.transform import PlanAddresses
 from passes.prim_func.problems import ProblemOptions, find_problems
@@ -29,36 +29,25 @@ FAR = 2**31
 
 
 def module(body: str, parameters: str) -> tvm.IRModule:
-    lines = "\n".join(f"        {line}" for line in expanded(body.strip("\n").split("\n")))
-    attribute = '        T.func_attr({"tirx.noalias": True, "global_symbol": "main"})'
-    head = f"@I.ir_module\nclass M:\n    @T.prim_func\n    def main({parameters}):"
-    return from_source(f"{head}\n{attribute}\n{lines}\n")
+    func = program(f"def main({parameters}):\n{indent(body, '    ')}")
+    return tvm.IRModule({"main": func.with_attr("tirx.noalias", True)})
 
 
 def tables() -> tvm.IRModule:
     """Return a kernel that looks numbers up, and copies by address, at indices of each type."""
-    lines = []
-    for at, dtype in enumerate(DTYPES):
-        scope = 'scope="local.UB", layout=None'
-        lines += [
-            f"codes{at} = T.alloc_buffer(({LENGTH},), '{dtype}', {scope})",
-            f"table{at} = T.alloc_buffer(({2 * TABLE},), 'int16', {scope})",
-            f"for i in range({LENGTH}):",
-            f"    codes{at}[i] = T.Cast('{dtype}', x[i])",
-            f"for i in range({2 * TABLE}):",
-            f"    table{at}[i] = T.Cast('int16', i * 7 + {at})",
-            f"for i in range({LENGTH}):",
-            f"    y[{at * LENGTH} + i] = table{at}[codes{at}[i]]",
-            "T.evaluate(T.call_extern('int32', 'memcpy', "
-            f"T.address_of(y[{at * LENGTH}]), "
-            f"T.tvm_access_ptr('int16', table{at}.data, codes{at}[1], 1, 1), 2))",
-        ]
-    size = LENGTH * len(DTYPES)
-    x, y = (
-        f"T.Buffer(({n},), '{t}', layout=None)" for n, t in ((LENGTH, "uint8"), (size, "int16"))
-    )
-    parameters = f"x: {x}, y: {y}"
-    return module("\n".join(lines), parameters)
+    parts = [
+        f"""
+codes{at}: local.UB {LENGTH} {dtype}
+table{at}: local.UB {2 * TABLE} int16
+codes{at}[i] = T.Cast('{dtype}', x[i]) for i in range({LENGTH})
+table{at}[i] = T.Cast('int16', i * 7 + {at}) for i in range({2 * TABLE})
+y[{at * LENGTH} + i] = table{at}[codes{at}[i]] for i in range({LENGTH})
+entry{at} = T.meta_var(T.tvm_access_ptr('int16', table{at}.data, codes{at}[1], 1, 1))
+T.evaluate(T.call_extern('int32', 'memcpy', T.address_of(y[{at * LENGTH}]), entry{at}, 2))
+"""
+        for at, dtype in enumerate(DTYPES)
+    ]
+    return module("".join(parts), f"x: {LENGTH} uint8, y: {LENGTH * len(DTYPES)} int16")
 
 
 @pytest.mark.parametrize("planner", ["bump", "rec_tbl"])
@@ -75,8 +64,8 @@ def test_no_type_of_index_is_too_narrow_for_an_arena(planner: str):
 
 def test_packed_memory_is_indexed_by_what_can_count_it():
     body = """
-codes = T.alloc_buffer((64,), "int8", scope="local.UB", layout=None)
-table = T.alloc_buffer((128,), "int8", scope="local.UB", layout=None)
+codes: local.UB 64 int8
+table: local.UB 128 int8
 codes[i] = T.Cast("int8", x[i]) for i in range(64)
 table[i] = T.Cast("int8", i) for i in range(128)
 y[i] = T.Cast("int32", table[codes[i]]) for i in range(64)
@@ -89,18 +78,18 @@ y[i] = T.Cast("int32", table[codes[i]]) for i in range(64)
 
 
 BOUNDS = """
-n = T.alloc_buffer((16,), "{dtype}", scope="local.UB", layout=None)
+n: local.UB 16 {dtype}
 n[i] = T.Cast("{dtype}", x[i]) for i in range(16)
 for t in range(n[0], n[1], n[2]):
     b = T.alloc_buffer(
-        (64,), "int32", scope="local.UB", layout=None, annotations={{"multi_buffer": {slots}}}
+        (64,), "int32", scope="local.UB", annotations={{"multi_buffer": {slots}}}
     )
     n[0] = T.{dtype}(97)
     n[2] = T.{dtype}(50)
     b[i] = x[i] + T.Cast("int32", t) for i in range(64)
     y[i] = y[i] * 3 + b[63 - i] for i in range(64)
 """
-ARRAYS = "x: T.Buffer((64,), 'int32', layout=None), y: T.Buffer((64,), 'int32', layout=None)"
+ARRAYS = "x: 64 int32, y: 64 int32"
 
 
 @pytest.mark.parametrize(("dtype", "slots"), [("int32", 2), ("int8", 200), ("uint16", 3)])
@@ -121,8 +110,8 @@ def test_what_slots_are_counted_by_is_read_once(dtype: str, slots: int):
 
 
 LARGE = """
-a = T.alloc_buffer((T.int64({far}),), "int8", scope="local.UB", layout=None)
-b = T.alloc_buffer((64,), "int8", scope="local.UB", layout=None)
+a = T.alloc_buffer((T.int64({far}),), "int8", scope="local.UB")
+b: local.UB 64 int8
 for i in range(64):
     b[i] = T.Cast("int8", x[i])
     a[i] = b[i]
@@ -150,7 +139,7 @@ def test_an_arena_of_more_than_2_to_the_31_elements_is_indexed_by_int64():
 
 def test_symbolic_sizes_rest_on_lower_bounds_that_are_asserted():
     body = """
-a = T.alloc_buffer(({extent},), "int32", scope="local.UB", layout=None)
+a = T.alloc_buffer(({extent},), "int32", scope="local.UB")
 a[i] = x[i] for i in range({extent})
 y[i] = a[i] for i in range({extent})
 """
@@ -174,7 +163,7 @@ y[i] = a[i] for i in range({extent})
 )
 def test_a_size_that_may_wrap_or_is_read_has_no_bound(extent: str):
     body = f"""
-a = T.alloc_buffer(({extent},), "int32", scope="local.UB", layout=None)
+a = T.alloc_buffer(({extent},), "int32", scope="local.UB")
 a[0] = x[0]
 y[0] = a[0]
 """
@@ -191,8 +180,8 @@ def test_what_threads_share_is_in_no_arena():
     # TVM places barriers by buffer, and would take all of an arena for one.
     body = """
 tx = T.launch_thread("threadIdx.x", 64)
-a = T.alloc_buffer((64,), "int32", scope="{scope}", layout=None)
-b = T.alloc_buffer((64,), "int32", scope="{scope}", layout=None)
+a: {scope} 64 int32
+b: {scope} 64 int32
 a[tx] = x[tx]
 y[tx] = a[63 - tx]
 b[tx] = x[tx]
@@ -217,16 +206,16 @@ def sizes_allocated(mod: tvm.IRModule) -> list[int]:
 def test_tvm_keeps_all_bytes_of_an_arena_of_addresses(kind):
     # `CompactBufferAllocation` would cut an arena down to the bytes that it sees an access to.
     body = f"""
-codes = T.alloc_buffer((64,), "uint8", layout=None)
-table = T.alloc_buffer((256,), "int32", layout=None)
+codes: global 64 uint8
+table: global 256 int32
 codes[i] = T.Cast("uint8", i * 4 + 3) for i in range(64)
 table[i] = x[i] * 3 for i in range(256)
 for p in T.{kind}(4):
-    turns = T.alloc_buffer((64,), "int32", annotations={{"multi_buffer": 2}}, layout=None)
+    turns = T.alloc_buffer((64,), "int32", annotations={{"multi_buffer": 2}})
     turns[i] = table[codes[i]] + p for i in range(64)
     y[p * 64 + i] = turns[63 - i] for i in range(64)
 """
-    mod = module(body, "x: T.Buffer((256,), 'int32'), y: T.Buffer((256,), 'int32')")
+    mod = module(body, "x: 256 int32, y: 256 int32")
     given = np.arange(256, dtype="int32") * 7 % 101
     result = tvm.runtime.tensor(np.zeros(256, "int32"))
     planned = PlanAddresses("bump", "arena")(mod)

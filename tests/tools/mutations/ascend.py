@@ -23,7 +23,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("_preloaded_lives",), (_KERNELS,)),
     Rule("Ascend problems: what is separated and what is refused",
          f"{_ANALYSIS}/kernel_problems.py",
-         ("_check_allocations", "check_is_planned", "_attached"),
+         ("_check_allocations", "check_is_planned", "_problem"),
          (_IN_PLACE, _KERNELS, "tests/ascend/test_ascend_refusals.py")),
     Rule("Ascend computations: which unit runs what",
          f"{_ANALYSIS}/instructions.py",
