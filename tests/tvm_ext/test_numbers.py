@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 
 import pytest
 import tvm
@@ -60,8 +61,12 @@ def test_the_file_of_data_has_the_numbers_of_the_page(kernels, tmp_path):
             assert plan.pop("seconds") >= 0
 
 
-def test_a_declared_bound_holds_for_tensors_and_for_kernels():
-    """What rests on the dimension is planned at its bound everywhere, and that is said."""
+@pytest.mark.parametrize("upper_bounds", [{}, {"n": 8}, {"n": 64}])
+def test_a_declared_bound_holds_for_tensors_and_for_kernels(upper_bounds):
+    """What rests on the dimension is planned at its bound everywhere, and that is said.
+
+    The declared bound counts before one that is given.
+    """
     mod = tvm.script.from_source("""
 @I.ir_module
 class Module:
@@ -76,7 +81,7 @@ class Module:
             R.output(c)
         return c
 """)
-    bounded = tvm_ext.compare(mod, "best")
+    bounded = tvm_ext.compare(mod, "best", upper_bounds=upper_bounds)
     fixed = tvm_ext.compare(tvm_ext.InputSizes(bind={"n": 16}).apply(mod), "best")
     assert "planned at the upper bounds of symbolic dimensions: n (axis 0 of x) = 16" in str(
         bounded
@@ -92,6 +97,38 @@ class Module:
     (tensors, kernels), (of_fixed, kernels_of_fixed) = map(taken, (bounded, fixed))
     assert tensors == of_fixed
     assert max(kernels) == max(kernels_of_fixed)
+
+
+@pytest.mark.parametrize("declared", [{}, {"n": 64}])
+def test_a_bound_that_is_given_holds_for_kernels_as_for_the_pass(declared):
+    func = tvm.script.from_source("""
+@T.prim_func(s_tir=True)
+def rows(a: T.handle, o: T.Buffer((64,), "float32"), n: T.int32):
+    A = T.match_buffer(a, (n,), "float32")
+    x = T.alloc_buffer((n,), "float32")
+    y = T.alloc_buffer((64,), "float32")
+    for i in range(n):
+        x[i] = A[i]
+    for i in range(64):
+        y[i] = x[i]
+    for i in range(64):
+        o[i] = y[63 - i] + x[i]
+""").with_attr("tir_var_upper_bound", declared)
+    report = tvm_ext.compare(func, "best", upper_bounds={"n": 128})
+    plan = tvm_ext.transform.PlanAddresses(form="arena", upper_bounds={"n": 128})
+    text = plan(tvm.IRModule({"rows": func})).script()
+    built = [int(size) for size in re.findall(r"T.alloc_buffer\(\((\d+),\), \"uint8\"", text)]
+    (memory,) = report.memories
+    assert [memory.plan_of("best").plan.peak] == built == [4 * (128 + 64)]
+    assert "planned at the upper bounds of symbolic dimensions: n = 128" in report.notes
+    for bounds, said in (
+        ({"q": 3}, "of 'q' names no symbolic"),
+        ({"n": 0}, "of 'n' must be a pos"),
+    ):
+        with pytest.raises(ValueError, match=f"the upper bound {said}"):
+            tvm_ext.memory_map(func, upper_bounds=bounds)
+    with pytest.raises(ValueError, match="have no symbolic dimensions"):
+        tvm_ext.memory_map(memory.problem, upper_bounds={"n": 3})
 
 
 def test_equal_kernels_are_planned_once(monkeypatch):

@@ -21,7 +21,7 @@ from passes.ir import find_linear_access
 from passes.planning import Buffer, Problem
 from tvm_ext import workloads
 from tvm_ext.__main__ import main
-from tvm_ext.reading.input_sizes import InputSizes, described_dimensions
+from tvm_ext.reading.input_sizes import InputSizes, dimensions
 from tvm_ext.reading.programs import program_of
 from tvm_ext.report.ask import Ask
 from tvm_ext.report.tables import end_of
@@ -174,10 +174,14 @@ def test_a_weight_is_no_input_whose_shape_is_open():
 
 
 def test_a_dimension_is_said_with_its_input_and_its_bound():
-    said = described_dimensions(workloads.model("resnet50_dynamic"))
-    assert said == ["batch (axis 0 of x, at most 64)"]
-    said = described_dimensions(chain(tvm.tirx.Var("n", "int64")))
-    assert said == ["n (axis 0 of x)"]
+    found = dimensions(workloads.model("resnet50_dynamic"), {"batch": 8})
+    assert found == [("batch", "batch (axis 0 of x)", (64,), False)]
+    mod = chain(tvm.tirx.Var("n", "int64"))
+    assert dimensions(mod) == [("n", "n (axis 0 of x)", (), True)]
+    for name, bound in (("other", {"n": 16}), ("third", {"n": 4})):
+        mod[name] = mod["main"].with_attrs({"global_symbol": name, "tir_var_upper_bound": bound})
+    assert dimensions(mod) == [("n", "n (axis 0 of x)", (4, 16), True)]
+    assert dimensions(mod, {"n": 9}) == [("n", "n (axis 0 of x)", (4, 9, 16), False)]
 
 
 @pytest.mark.parametrize("size", [1, 17])

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import relax
 
@@ -121,21 +122,36 @@ def open_dimensions(mod: IRModule) -> list[str]:
     return sorted({str(v.name) for _, func in functions for v in signature_variables(func)})
 
 
-def described_dimensions(mod: IRModule) -> list[str]:
-    """Return the symbolic dimensions with what gives and bounds them, sorted by name.
+class Dimension(NamedTuple):
+    """A symbolic dimension of a module's Relax functions."""
 
-    As in ``batch (axis 0 of x, at most 64)``; the bound is the one that the module states.
+    name: str
+    place: str  # With the input and axis that give it: ``n (axis 0 of x)``
+    sizes: tuple[int, ...]  # The upper bounds that functions have for it, in increasing order
+    is_open: bool  # Whether a function has it without a bound
+
+
+def dimensions(
+    mod: IRModule, upper_bounds: Mapping[str, int] = MappingProxyType({})
+) -> list[Dimension]:
+    """Return the symbolic dimensions of a module, sorted by name.
+
+    Bounds are those that functions declare, and else `upper_bounds`.
     """
-    said: dict[str, str] = {}
+    places: dict[str, str] = {}
+    bounds: defaultdict[str, list[int | None]] = defaultdict(list)
     for _, func in functions_in_order(mod):
-        bounds = declared_bounds(func)
-        for name in (str(variable.name) for variable in signature_variables(func)):
-            place = place_of(func, name)
-            if name in bounds:
-                most = f"at most {bounds[name]}"
-                place = f"{place[:-1]}, {most})" if place != name else f"{name} ({most})"
-            said.setdefault(name, place)
-    return [said[name] for name in sorted(said)]
+        known = {**upper_bounds, **declared_bounds(func)}
+        for name in {**{str(v.name): 0 for v in signature_variables(func)}, **known}:
+            if places.get(name, name) == name:
+                places[name] = place_of(func, name)
+            bounds[name].append(known.get(name))
+    return [
+        Dimension(
+            name, places[name], tuple(sorted({size for size in of if size is not None})), None in of
+        )
+        for name, of in sorted(bounds.items())
+    ]
 
 
 def bind_hint(dimensions: Iterable[str]) -> str:

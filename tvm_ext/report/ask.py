@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from passes.pass_options import as_bounds
 from passes.planning import Budget, Problem, as_budget
 from tvm_ext.named_planners import STOCK, compared_planners, listed, planners_for
 from tvm_ext.report.memory_view import PlannedProblem, planned
@@ -51,6 +52,7 @@ class Ask:
         for names in ("planners", "scopes", "functions"):
             object.__setattr__(self, names, listed(getattr(self, names)))
         as_budget(self.budget)
+        as_bounds(self.upper_bounds)
 
     @property
     def limits(self) -> Budget:
@@ -89,10 +91,11 @@ class Ask:
         if host and (self.target is not None or self.own_memory or self.sizes):
             own = "its memories, its target and its sizes"
             raise ValueError(f"{name}: a program of {host} has {own}")
-        self.without_stock(f"{name}: buffers without a program of TVM")
-        if self.view:
-            what = "buffers without a program of TVM"
-            raise ValueError(f"{name}: {what} have no view {self.view!r}")
+        what = f"{name}: buffers without a program of TVM"
+        self.without_stock(what)
+        if self.view or self.upper_bounds:
+            lacks = f"view {self.view!r}" if self.view else "symbolic dimensions, and no bounds"
+            raise ValueError(f"{what} have no {lacks}")
 
     def without_stock(self, what: str) -> None:
         """Raise ValueError if TVM's own plan is asked for by name of what TVM has no plan of."""

@@ -80,7 +80,8 @@ def memory_map(
     sizes : InputSizes, optional
         Of a network in a file, or a workload: sizes that it leaves open.
     upper_bounds : mapping of str to int, optional
-        Most elements of symbolic dimensions of a network, by name, for TVM's plan too.
+        Most elements of symbolic dimensions, by name, for TVM's plan too. A bound that a function
+        of a network declares counts before one that is given.
     capacity, alignment : int
         Of the memory for the buffers of a table, in bytes. By default it has no end.
     title : str

@@ -283,8 +283,9 @@ def groups(mod: IRModule, target: Target, ask: Ask) -> Iterator[Finding]:
     `LayerGroup` does.
     """
     ask.without_stock("TVM has no groups of layers, which")
-    if ask.budget is not None:
-        raise ValueError("groups of layers are planned within limits of their own: give none")
+    if ask.budget is not None or ask.upper_bounds:
+        lacks = "within limits of their own" if ask.budget is not None else "at known sizes alone"
+        raise ValueError(f"groups of layers are planned {lacks}: give no others")
     check_local_memory(target)
     found = layer_groups(mod, target, progress=ask.progress)
     numbers: defaultdict[str, int] = defaultdict(int)

@@ -8,14 +8,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 
-from passes.ir import UPPER_BOUND, IRModule, PrimFunc, Target, declared_bounds, first_line
+from passes.ir import (
+    UPPER_BOUND,
+    IRModule,
+    PrimFunc,
+    Target,
+    declared_bounds,
+    first_line,
+    names_of_sizes,
+)
 from passes.pass_errors import error_context
+from passes.pass_options import check_bound_names
 from passes.prim_func import memory_of
-from passes.relax import functions_in_order, place_of
 from passes.shared_memory import SCOPES
 from tvm_ext.lowering import as_module, has_relax, known_target
 from tvm_ext.named_planners import STOCK
-from tvm_ext.reading.input_sizes import bind_hint, described_dimensions, open_dimensions
+from tvm_ext.reading.input_sizes import Dimension, bind_hint, dimensions
 from tvm_ext.reading.programs import Program
 from tvm_ext.report.ask import Ask
 from tvm_ext.report.memory_view import Fault, LeftAlone, MemoryView
@@ -30,43 +38,46 @@ from tvm_ext.weights import REMEDY, weight_tensors
 
 def of_program(program: Program, ask: Ask) -> Iterator[Finding]:
     """Yield the memories of a program, or what a view shows in their place."""
-    view = ask.view
-    rewritten = cache(lambda name: rewrite(name, program.functions[name]))
-    if view == "shared":
-        chosen = ask.functions or program.functions
-        yield from shared_memory({name: _function(program, name) for name in chosen}, ask)
-        return
+    view, mod, functions = ask.view, program.relax, program.functions
+    rewritten = cache(lambda name: rewrite(name, functions[name]))
     if view == "rewrite":
         try:
-            yield from rewrites(program.functions, rewritten)
+            yield from rewrites(functions, rewritten)
         except ValueError as error:
             raise ValueError(f"{program.name}: {error}") from error
         return
-    mod, names = program.relax, ask.functions or tuple(program.functions)
     if view == "order" and mod is None:
         raise ValueError(f"{program.name}: is no network, so it has no order of operators")
-    bounds: dict[str, int] = {}
-    if mod is not None:
+    if mod is None or view == "shared":
+        with error_context(program.name):
+            check_bound_names(ask.upper_bounds, names_of_sizes(functions.values()))
+    given = sorted(ask.upper_bounds.items())
+    known = [Dimension(name, name, (size,), False) for name, size in given]
+    known = known if mod is None else dimensions(mod, ask.upper_bounds)
+    # Functions of a network share kernels, so these are planned at the largest bound.
+    bounds = {one.name: one.sizes[-1] for one in known if not one.is_open}
+
+    def kernel(name: str) -> PrimFunc:
+        """Return a function with bounds: of a network, its own count first; else those given."""
+        func = _function(program, name)
+        own = declared_bounds(func)
+        both = {**own, **bounds} if mod is None else {**bounds, **own}
+        return func.with_attr(UPPER_BOUND, both) if bounds else func
+
+    names = ask.functions or tuple(functions)
+    if view == "shared":
+        yield from shared_memory({name: kernel(name) for name in names}, ask)
+        yield from _sizes(known)
+        return
+    if mod is None:
+        yield from _sizes(known)
+    else:
         assert program.target is not None
         tensors = list(network(mod, program.target, ask, order=view == "order"))
         yield from tensors
-        said: dict[str, str] = {}
-        for _, func in functions_in_order(mod):
-            for name, size in {**ask.upper_bounds, **declared_bounds(func)}.items():
-                place = place_of(func, name)
-                if place != name or name not in said:
-                    said[name] = f"{place} = {size}"
-                bounds[name] = ask.upper_bounds.get(name, size)
-        if said:
-            places = ", ".join(said[name] for name in sorted(said))
-            yield f"planned at the upper bounds of symbolic dimensions: {places}"
-        unknown = [name for name in open_dimensions(mod) if name not in bounds]
-        if unknown:
-            known = [one for one in described_dimensions(mod) if one.split(" ")[0] in unknown]
-            sizes, bind = ", ".join(known), bind_hint(unknown)
-            yield f"sizes that only the running program knows: {sizes}; {bind} plans at a value"
+        yield from _sizes(known)
         if ask.functions or not ask.everything:  # The Relax functions are among those asked for.
-            names = tuple(name for name in ask.functions if name in program.functions)
+            names = tuple(name for name in ask.functions if name in functions)
         if ask.everything and program.given is not None:
             built = _peaks(tensors)
             yield from _weights_in_each_call(program.given, program.target, ask, built)
@@ -77,9 +88,7 @@ def of_program(program: Program, ask: Ask) -> Iterator[Finding]:
     notes: defaultdict[str, list[str]] = defaultdict(list)
     plan_kernel = partial(_statements, ask=ask, known={}, rewritten=rewritten)
     for name in names:
-        func = _function(program, name)
-        if bounds:
-            func = func.with_attr(UPPER_BOUND, {**bounds, **declared_bounds(func)})
+        func = kernel(name)
         with error_context(program.name, name):
             for found in plan_kernel(name, func):
                 if isinstance(found, str):
@@ -91,9 +100,19 @@ def of_program(program: Program, ask: Ask) -> Iterator[Finding]:
         yield f"{where}: {note}"
     if ask.everything:
         try:
-            yield from rewrites(program.functions, rewritten, each=False)
+            yield from rewrites(functions, rewritten, each=False)
         except ValueError as error:  # The plans stand by themselves.
             yield Fault(f"StorageRewrite: not compared: {error}")
+
+
+def _sizes(known: Iterable[Dimension]) -> Iterator[str]:
+    """Yield at which sizes symbolic dimensions are planned, and which are open."""
+    sizes = [f"{one.place} = {' or '.join(map(str, one.sizes))}" for one in known if one.sizes]
+    if sizes:
+        yield f"planned at the upper bounds of symbolic dimensions: {', '.join(sizes)}"
+    if unknown := [one for one in known if one.is_open]:
+        places, bind = ", ".join(d.place for d in unknown), bind_hint(d.name for d in unknown)
+        yield f"sizes that only the running program knows: {places}; {bind} plans at a value"
 
 
 def _statements(
