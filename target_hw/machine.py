@@ -67,11 +67,12 @@ class Pipe:
         `element_bits` are those of what is computed on, `scopes` the storage scopes that are
         written: the slowest that has a rate of its own counts.
         """
+        rate = self.rate
         if rates := [rate for scope, rate in self.to_scope if scope in scopes]:
             rate = min(rates)
-        else:
+        elif self.at_bits:
             wide_enough = (rate for bits, rate in self.at_bits if element_bits <= int(bits))
-            rate = next(wide_enough, self.at_bits[-1][1] if self.at_bits else self.rate)
+            rate = next(wide_enough, self.at_bits[-1][1])
         return max(1, self.startup + -(-work // rate))
 
 

@@ -86,7 +86,7 @@ def working_bytes(layer: Layer, made: TensorSlices, lanes: Lanes) -> int:
         return 0
     bits = 0
     for buffer in layer.buffers:
-        region = region_needed(made, buffer.maps, buffer.shape)
+        region = region_needed(made.makes, buffer.maps, buffer.shape)
         bits += buffer.bits * prod(max(1, part.spans.longest) for part in region)
     extents = tuple(part.spans.longest for part in made.makes)
     return lanes.working_bytes(made.tensor, extents, bits)

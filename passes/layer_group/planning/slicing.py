@@ -69,7 +69,7 @@ class TensorSlices:
         is_activation = self.tensor.kind is Kind.ACTIVATION
         return is_activation and 2 * self.repeated_rows > extent_of(self.tensor, ROWS)
 
-    @cached_property
+    @property
     def is_whole(self) -> bool:
         """Whether every slice has the whole tensor."""
         return not self.letters
@@ -242,14 +242,14 @@ def _tensor_slices(tensor: Tensor, needs: Region, cut: Cut, keep: str) -> Tensor
     return TensorSlices(tensor, holds, makes, ROWS, cut)
 
 
-def region_needed(made: TensorSlices, maps: AxisMaps, shape: Sequence[int]) -> Region:
-    """Return the part that each slice of a tensor needs of a buffer on the way to it.
+def region_needed(made: Region, maps: AxisMaps, shape: Sequence[int]) -> Region:
+    """Return the part of a buffer that is needed for each slice of what is made of it.
 
     An axis is not cut if every slice needs as much of it.
     """
     found = []
     for m, extent in zip(maps, shape, strict=True):
-        part = whole(extent) if m is None else made.makes[m.axis].needed(m)
+        part = whole(extent) if m is None else made[m.axis].needed(m)
         if m is not None and all(needed == m.spans.hull for needed in part.spans.ranges):
             part = AxisPart("", Spans.of([m.spans.hull]))
         found.append(part)
@@ -258,7 +258,8 @@ def region_needed(made: TensorSlices, maps: AxisMaps, shape: Sequence[int]) -> R
 
 def _needed_by(maps: AxisMaps, made: Region, shape: tuple[int, ...]) -> Region:
     """Return what an input of this shape needs for what is made of the output."""
-    return tuple(
-        whole(extent) if m is None or not made[m.axis].letter else made[m.axis].needed(m)
-        for m, extent in zip(maps, shape, strict=True)
-    )
+    found = []
+    for m, extent in zip(maps, shape, strict=True):
+        part = None if m is None else made[m.axis]
+        found.append(part.needed(m) if m and part and part.letter else whole(extent))
+    return tuple(found)

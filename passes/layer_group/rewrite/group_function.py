@@ -242,7 +242,7 @@ class _Writer:
         if then is not None:
             made = made.in_parts(then.axis, then.made)
         shapes = call.kernel.shapes
-        regions = {n: region_needed(made, axes, shapes[n]) for n, axes in call.made.items()}
+        regions = {n: region_needed(made.makes, axes, shapes[n]) for n, axes in call.made.items()}
         # Of a buffer in the result's place, a slice needs the result's own part alone.
         in_place = (buffer for buffer, home in call.memory.items() if home == call.parameter)
         regions |= dict.fromkeys(in_place, made.makes)
@@ -282,7 +282,7 @@ class _Writer:
     ) -> dict[int, LocalBuffer]:
         """Return where each buffer of a layer's kernel lies in local memory."""
         elements = {buffer: _element(call.kernel.buffers[buffer]) for buffer in call.memory}
-        held = {n: region_needed(made, x.maps, x.shape) for n, x in call.working.items()}
+        held = {n: region_needed(made.makes, x.maps, x.shape) for n, x in call.working.items()}
         places = self.memory.working(layer.name, held, elements)
         places[call.parameter] = self.local[layer.output]
         buffers = {p: self.local[n] for p, n in zip(call.inputs, layer.inputs, strict=True)}

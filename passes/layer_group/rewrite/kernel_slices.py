@@ -10,6 +10,7 @@ from typing import Any
 from passes.ir import Callbacks, structural_mutate, tir
 from passes.layer_group.analysis.kernel_calls import KernelCall
 from passes.layer_group.analysis.stages import Stage
+from passes.layer_group.planning.slicing import region_needed
 from passes.layer_group.planning.spans import AxisPart, Region, whole
 from passes.layer_group.rewrite.local_buffers import LocalBuffer, check_covers
 from passes.layer_group.rewrite.slice_values import INDEX, SliceValues
@@ -71,10 +72,7 @@ class LayerPart:
         for buffer in stage.writes:
             self.buffers[buffer].check_holds(written, f"block {stage.name!r} stores,")
         for buffer, axes in self.call.stage_reads[stage.writes].items():
-            needed = [
-                whole(extent) if m is None else written[m.axis].needed(m)
-                for m, extent in zip(axes, self.call.kernel.shapes[buffer], strict=True)
-            ]
+            needed = [*region_needed(written, axes, self.call.kernel.shapes[buffer])]
             if self.summed is not None:
                 for axis in (axis for summed, axis in self.call.sums if summed == buffer):
                     needed[axis] = self.summed
