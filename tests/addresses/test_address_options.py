@@ -268,29 +268,6 @@ def test_addresses_in_kernels_and_between_them(merges: bool):
     assert [line.split()[0] for line in planned] == ([] if merges else ["static"])
 
 
-def test_the_address_of_a_slot_is_that_of_the_iteration():
-    lent = program("""
-    def lent(x: 6x16, y: 6x16):
-        for k in range(6):
-            a = T.alloc_buffer((16,), "float32", scope="local.UB", annotations={"multi_buffer": 2})
-            b = T.alloc_buffer((16,), "float32", scope="local.UB", annotations={"multi_buffer": 3})
-            a[i] = x[k, i] + T.float32(1) for i in range(16)
-            T.evaluate(T.call_extern("int32", "memcpy", b.data, T.address_of(a[8]), T.int64(32)))
-            T.evaluate(
-                T.call_extern(
-                    "int32",
-                    "memcpy",
-                    T.tvm_access_ptr(T.type_annotation("float32"), b.data, 8, 8, 2),
-                    a.data,
-                    T.int64(32),
-                )
-            )
-            y[k, i] = b[15 - i] for i in range(16)
-    """)
-
-    assert_same_results(module(lent))
-
-
 def test_what_is_live_at_the_peak_says_what_may_be_in_place():
     buffers = (Buffer("x", 64, ((0, 2),)), Buffer("y", 32, ((1, 3),)), Buffer("z", 8, ((1, 2),)))
     assert list(live_at_the_peak(Problem(buffers, in_place=(("x", "y"),)))) == [

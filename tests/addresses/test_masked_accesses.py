@@ -66,10 +66,6 @@ def address_in_a_number(x: 64, y: 64):
 """)
 
 
-def test_masked_accesses_move_with_their_buffer():
-    assert_same_results(lowered(PROGRAMS["masked"]))
-
-
 def test_a_masked_load_keeps_nothing_alive():
     (attached,) = find_problems(lowered(PROGRAMS["loaded_for_a_store"])["main"]).problems
     live = {buffer.name: buffer.live[0] for buffer in attached.problem.buffers}

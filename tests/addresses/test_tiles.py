@@ -152,18 +152,6 @@ def test_a_tile_that_each_round_fills_shares_with_what_follows(scalar: str):
     assert not TileReplay(func).wrong
 
 
-def test_a_tile_that_a_loop_adds_to_is_kept_through_it():
-    lines = [tile(name, 16) for name in ("total", "part", "twice")]
-    lines += instruction("memset(total[i, j], T.float32(0.0))", 16)
-    body = instruction("load(part[i, j], A[i, j])", 16)
-    body += instruction('tensortensor(twice[i, j], part[i, j], part[i, j], "add")', 16)
-    body += instruction('tensortensor(total[i, j], total[i, j], twice[i, j], "add")', 16)
-    lines += ["for k in range(3):", *indented(body)]
-    func = planned(kernel([*lines, *instruction("store(B[i, j], total[i, j])", 16)]))
-    assert end_of(func) == 3 * 64
-    assert not TileReplay(func).wrong
-
-
 def test_tiles_of_psum_have_banks_and_do_not_straddle_them():
     lines = [tile(f"p{k}", 260, "trn.psum") for k in range(2)]
     for k in range(2):
@@ -175,16 +163,6 @@ def test_tiles_of_psum_have_banks_and_do_not_straddle_them():
     func = planned(kernel([*lines, *instruction("store(B[i, j], out[i, j])", 64)]))
     assert sorted(addresses(func).values()) == [(0,), (0, 0), (1, 0)]
     assert not TileReplay(func).wrong
-
-
-def test_a_given_address_is_kept():
-    lines = [tile("a", 16, more=", allocated_addr=64"), tile("b", 16), tile("c", 16)]
-    lines += instruction("load(a[i, j], A[i, j])", 16)
-    lines += instruction("load(b[i, j], A[i, j])", 16)
-    lines += instruction('tensortensor(c[i, j], a[i, j], b[i, j], "add")', 16)
-    func = planned(kernel([*lines, *instruction("store(B[i, j], c[i, j])", 16)]))
-    assert addresses(func)["a"] == (64,)
-    assert sorted(addresses(func).values()) == [(0,), (64,), (128,)]
 
 
 @pytest.mark.parametrize(

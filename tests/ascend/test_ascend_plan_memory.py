@@ -62,18 +62,6 @@ def sizes(x: 4096, y: 4096):
         other[i] = x[i + t] for i in range(512)
         y[i + t] = other[i] for i in range(512)
 
-def carried(x: 256, y: 256):
-    before: local.UB 32
-    for t in range(8):
-        now, delta: local.UB 32
-        now[i] = x[t * 32 + i] for i in range(32)
-        if t > 0:
-            delta[i] = now[i] - before[i] for i in range(32)
-        else:
-            delta[i] = now[i] for i in range(32)
-        before[i] = now[31 - i] for i in range(32)
-        y[t * 32 + i] = delta[i] for i in range(32)
-
 def cores(x: 256, y: 256):
     shared: local.UB 32
     shared[i] = x[i] for i in range(32)
@@ -193,24 +181,6 @@ def test_a_planner_s_own_kernel_is_built_as_usual(monkeypatch):
     kernel = made("gelu", "lowest")
     tirx.build(kernel.mod, at_level(TWIN), pipeline="tvm_ext.ascend")
     assert compiled.is_loaded(loop.advance)
-
-
-# Memory that is read under a condition, after an earlier iteration wrote it
-
-
-@pytest.mark.parametrize("search", SEARCHES)
-def test_what_a_loop_carries_lives_across_its_back_edge(search: str):
-    # `before` is written after its last read in an iteration, and nothing may be there between.
-    target = chip(UB=3 * 128)
-    plan = AscendPlanMemory(form="arena", search=search, target=target)
-    found = planned(KERNELS["carried"], search=search, target=target)
-    assert found["before"] not in (found["now"], found["delta"])
-    x = np.random.default_rng(1).integers(-9, 9, 256).astype("float32")
-    y = tvm.runtime.tensor(np.zeros(256, "float32"))
-    build(module(KERNELS["carried"]), poisoned(plan), TWIN)["main"](tvm.runtime.tensor(x), y)
-    rows = x.reshape(8, 32)
-    expected = rows - np.concatenate([np.zeros((1, 32), "float32"), rows[:-1, ::-1]])
-    np.testing.assert_array_equal(y.numpy().reshape(8, 32), expected)
 
 
 # Memory of each iteration of a parallel loop

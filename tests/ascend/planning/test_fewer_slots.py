@@ -74,19 +74,6 @@ def test_the_cheapest_set_of_buffers_gives_up_its_slots(capacity: int):
         assert choice.plan.peak <= capacity
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_of_ten_buffers_the_cheapest_set_is_found(seed: int):
-    print(f"seed {seed}")
-    random = Random(seed)
-    sizes = tuple(random.randint(1, 30) for _ in range(10))
-    prices = {f"b{at}": random.randint(1, 20) for at in range(len(sizes))}
-    capacity = 2 * sum(sizes) - random.randint(1, sum(sizes))
-    (choice,) = choose(
-        [request(problem(capacity, *sizes))], plan_levels, slots_cost(prices), Budget(20_000)
-    )
-    assert choice.cycles == best_sum(capacity, sizes, prices)
-
-
 def test_what_fits_with_all_slots_gives_up_none():
     (choice,) = choose(
         [request(problem(None, 10, 20))], plan_levels, slots_cost({"b0": 1, "b1": 1})

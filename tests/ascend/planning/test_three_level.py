@@ -433,14 +433,6 @@ def test_thousands_of_buffers_are_planned_by_levels_without_a_list_of_pairs():
     assert fell < len(buffers)
 
 
-def test_without_a_capacity_nothing_is_shared():
-    problem = document_example(None)
-    for name in ("three_level", "three_level_mirror"):
-        plan = solve(replace(problem, in_place=()), name)
-        check(problem, plan)
-        assert (plan.peak, plan.penalty) == (192, 0)
-
-
 @given(problem=pipelined(7))
 @settings(max_examples=20)
 def test_with_room_for_all_not_even_operands_share(problem):
