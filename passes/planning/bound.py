@@ -38,6 +38,11 @@ def lower_bound(problem: Problem) -> int:
     """
     if not isinstance(problem, Problem):
         raise ValueError(f"a lower bound is that of a Problem, got {type(problem).__name__}")
+    return problem.bound
+
+
+def find_bound(problem: Problem) -> int:
+    """Find `lower_bound`."""
     columns = problem.columns
     bound = int(columns.sizes.max(initial=0))
     if problem.memory.reserved or problem.pins:

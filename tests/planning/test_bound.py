@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from planning_oracles import best_by_brute_force, problems, written
 
-from passes.planning import Penalty, live_bytes, lower_bound, may_fit
+import passes.planning.bound as bound_module
+from passes.planning import Buffer, Penalty, Problem, live_bytes, lower_bound, may_fit, solve
 from target_hw.memory import MemoryScope
 
 
@@ -17,6 +18,17 @@ def test_nothing_is_below_the_bound(problem):
     best = best_by_brute_force(problem)
     if best is not None:
         assert best[1] >= lower_bound(problem)
+
+
+def test_the_bound_of_a_problem_is_found_once(monkeypatch):
+    most_live, found = bound_module._most_live, []
+    monkeypatch.setattr(bound_module, "_most_live", lambda *of: found.append(of) or most_live(*of))
+    problem = Problem(
+        (Buffer("a", 5, ((0, 2),)), Buffer("b", 7, ((1, 3),)), Buffer("c", 9, ((2, 3),)))
+    )
+    for planner in ("best", "first_fit"):
+        assert solve(problem, planner).peak == lower_bound(problem) == 16
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize(
