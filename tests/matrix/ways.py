@@ -47,6 +47,15 @@ def _through(address: str) -> str:
     )
 
 
+def _views(array: str, more: str = "", number: int | str = "") -> str:
+    """Return the lines that declare views of ``y`` and ``x``."""
+    return "".join(
+        f'{view}{number} = T.decl_buffer({array}, data={of}.data{more}, scope="{{s}}")\n'
+        for view, of in (("v", "y"), ("w", "x"))
+    )
+
+
+_ALL_OF = "for i, j in T.grid({}, {}):\n    v[i, j] = w[i, j]"
 _HALVES = range(0, LENGTH, LENGTH // 2)
 
 _ARRAY = (
@@ -88,9 +97,14 @@ WAYS: dict[str, str] = {
             )
         """
     ),
-    "access_ptr": _moved('y.access_ptr("w")', 'x.access_ptr("r")'),
-    "access_ptr, read and written": _moved('y.access_ptr("rw")', 'x.access_ptr("rw")'),
-    "access_ptr, by mask": _moved("y.access_ptr(2)", "x.access_ptr(1)"),
+    **{
+        name: _moved(f"y.access_ptr({to})", f"x.access_ptr({source})")
+        for name, to, source in (
+            ("access_ptr", '"w"', '"r"'),
+            ("access_ptr, read and written", '"rw"', '"rw"'),
+            ("access_ptr, by mask", "2", "1"),
+        )
+    },
     "access_ptr, offset": (
         "\n".join(
             _moved(f'y.access_ptr("w", offset={at})', f'x.access_ptr("r", offset={at})', 16)
@@ -119,11 +133,9 @@ WAYS: dict[str, str] = {
             4,
         )
     ),
-    "access_ptr, vectors": (
-        _moved(
-            'y.access_ptr("w", ptr_type=T.handle("{t}").ty, content_lanes=4)',
-            'x.access_ptr("r", content_lanes=4)',
-        )
+    "access_ptr, vectors": _moved(
+        'y.access_ptr("w", ptr_type=T.handle("{t}").ty, content_lanes=4)',
+        'x.access_ptr("r", content_lanes=4)',
     ),
     "address_of": _moved("T.address_of(y[0])", "T.address_of(x[0])"),
     "address_of an element": (
@@ -135,46 +147,25 @@ WAYS: dict[str, str] = {
         'w = T.decl_buffer((32,), "{t}", data=p, scope="{s}")\n'
         "for i in range(32):\n    y[i] = w[i]"
     ),
-    "DeclBuffer": (
-        'v = T.decl_buffer((32,), "{t}", data=y.data, scope="{s}")\n'
-        'w = T.decl_buffer((32,), "{t}", data=x.data, scope="{s}")\n'
-        "for i in range(32):\n    v[i] = w[i]"
-    ),
+    "DeclBuffer": _views('(32,), "{t}"') + "for i in range(32):\n    v[i] = w[i]",
     "DeclBuffer, another type": (
-        'v = T.decl_buffer((32 * {b},), "uint8", data=y.data, scope="{s}")\n'
-        'w = T.decl_buffer((32 * {b},), "uint8", data=x.data, scope="{s}")\n'
-        "for i in range(32 * {b}):\n    v[i] = w[i]"
+        _views('(32 * {b},), "uint8"') + "for i in range(32 * {b}):\n    v[i] = w[i]"
     ),
-    "DeclBuffer, another shape": (
-        'v = T.decl_buffer((8, 4), "{t}", data=y.data, scope="{s}")\n'
-        'w = T.decl_buffer((8, 4), "{t}", data=x.data, scope="{s}")\n'
-        "for i, j in T.grid(8, 4):\n    v[i, j] = w[i, j]"
+    "DeclBuffer, another shape": _views('(8, 4), "{t}"') + _ALL_OF.format(8, 4),
+    "DeclBuffer, offset": "\n".join(
+        _views('(16,), "{t}"', f", elem_offset={at}", at)
+        + f"for i in range(16):\n    v{at}[i] = w{at}[i]"
+        for at in _HALVES
     ),
-    "DeclBuffer, offset": (
-        "\n".join(
-            f'v{at} = T.decl_buffer((16,), "{{t}}", data=y.data, elem_offset={at}, scope="{{s}}")\n'
-            f'w{at} = T.decl_buffer((16,), "{{t}}", data=x.data, elem_offset={at}, scope="{{s}}")\n'
-            f"for i in range(16):\n    v{at}[i] = w{at}[i]"
-            for at in _HALVES
-        )
-    ),
-    "DeclBuffer, strides": (
-        'v = T.decl_buffer((4, 8), "{t}", data=y.data, strides=(1, 4), scope="{s}")\n'
-        'w = T.decl_buffer((4, 8), "{t}", data=x.data, strides=(1, 4), scope="{s}")\n'
-        "for i, j in T.grid(4, 8):\n    v[i, j] = w[i, j]"
-    ),
+    "DeclBuffer, strides": _views('(4, 8), "{t}"', ", strides=(1, 4)") + _ALL_OF.format(4, 8),
     "DeclBuffer at an access_ptr alone": _through('z.access_ptr("rw")'),
     "DeclBuffer at an address alone": _through("T.address_of(z[4])"),
     "DeclBuffer behind an address alone": _through("T.handle_add_byte_offset(z.data, 64)"),
     "access_ptr of a DeclBuffer": (
-        'v = T.decl_buffer((32,), "{t}", data=y.data, scope="{s}")\n'
-        'w = T.decl_buffer((32,), "{t}", data=x.data, scope="{s}")\n'
-        + _moved('v.access_ptr("w")', 'w.access_ptr("r")')
+        _views('(32,), "{t}"') + _moved('v.access_ptr("w")', 'w.access_ptr("r")')
     ),
     "access_ptr of bytes": (
-        'v = T.decl_buffer((32 * {b},), "uint8", data=y.data, scope="{s}")\n'
-        'w = T.decl_buffer((32 * {b},), "uint8", data=x.data, scope="{s}")\n'
-        + _moved('v.access_ptr("w")', 'w.access_ptr("r")')
+        _views('(32 * {b},), "uint8"') + _moved('v.access_ptr("w")', 'w.access_ptr("r")')
     ),
     "region": "T.tile.copy(y[0:32], x[0:32])",
     "tvm_stack_make_array": (
