@@ -24,13 +24,16 @@ import passes.storage_rewrite  # noqa: F401
 # What tests and benchmarks share.
 sys.path.append(str(Path(__file__).parent / "lib"))
 
-# What lives long is hardly ever garbage: to look through it again and again costs a twentieth.
+# What lives long is hardly ever garbage: to look through it again and again costs a twentieth of a
+# run, and a sixth of the time in which tests are collected.
 gc.set_threshold(5000, 10, 100)
+gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage no more in what lives to the end: modules, syntax trees, the tests."""
+    """Look for garbage from now on, but not in what lives to the end: modules and the tests."""
     gc.freeze()
+    gc.enable()
 
 
 def is_sweep(config: pytest.Config) -> bool:
@@ -50,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import llvm_level
     import sweeps as samples
     from hypothesis import HealthCheck, settings
+    from hypothesis.internal.conjecture import providers
 
     from passes.planning.planners import relocation as improve
 
@@ -70,6 +74,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("any machine")
     llvm_level.set_level(llvm_level.SWEEP if sweeps else llvm_level.DEFAULT)
     if not sweeps:
+        # Numbers of our sources would make samples differ by what is imported when they are drawn,
+        # and each process would take every module apart for them.
+        providers.is_local_module_file = lambda _file: False
         # Of many small problems, each would be searched in plain Python for a tenth of a second.
         improve.FIRST_WORK = 0
 
