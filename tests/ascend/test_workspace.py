@@ -93,8 +93,7 @@ def test_a_function_without_a_workspace_needs_none():
     assert addresses(mod) == {}
 
 
-@pytest.mark.parametrize("form", ["address", "arena"])
-@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize(("form", "reuse"), [("address", False), ("arena", True)])
 def test_what_goes_through_a_workspace_arrives(form: str, reuse: bool):
     x = np.arange(512, dtype="float32")
     y = tvm.runtime.tensor(np.zeros(512, "float32"))

@@ -106,10 +106,10 @@ def test_computes_what_the_program_says(name: str):
     stock = run(tvm.transform.PassContext())
     sound = run(tvm_ext.use("StorageRewrite", sound=True))
     np.testing.assert_array_equal(sound, right)
-    by_name = {name: run(nullcontext(), name) for name in ("tvm_ext", "tvm_ext.sound")}
-    np.testing.assert_array_equal(by_name["tvm_ext.sound"], right)
-    np.testing.assert_array_equal(by_name["tvm_ext"], stock)
     assert not np.array_equal(stock, right), "the stock pass has been mended: change the docs"
+    if name == "source_overwritten":
+        by_name = [run(nullcontext(), pipeline) for pipeline in ("tvm_ext", "tvm_ext.sound")]
+        np.testing.assert_array_equal(by_name, [stock, right])
 
 
 def run_pass(func: PrimFunc, **options: bool) -> Any:

@@ -18,8 +18,7 @@ from sweeps import sample, swept
 
 from passes.ascend.planning import levels
 from passes.ascend.planning.levels import pipes_conflict, reuse_of, with_level_penalties
-from passes.ascend.planning.mirror_entries import plan_order
-from passes.ascend.planning.planner import entries_of, plan_levels
+from passes.ascend.planning.planner import plan_levels
 from passes.planning import (
     Budget,
     Buffer,
@@ -241,28 +240,6 @@ def test_reasons_speak_of_a_loop_only_where_there_is_one():
     assert first["inside"].reason == "takes bytes of 'before', which is used outside of its loop"
     assert second["after"].reason == "takes bytes of 'before', on another pipeline"
     assert (first["inside"].level, second["after"].level) == (2, 0)
-
-
-def test_the_mirrored_order_is_by_the_units_that_use_a_buffer():
-    buffers = (
-        buffer("scalar", 1, 0, 1, scalar=True),
-        buffer("plain", 1, 0, 1),
-        buffer("large", 9, 0, 1),
-        buffer("moved", 1, 0, 1, dma=True),
-        buffer("alone", 1, 0, 1),
-        buffer("alone too", 9, 0, 1),
-    )
-    apart = [(a.name, b.name) for a, b in combinations(buffers, 2) if "alone" in a.name + b.name]
-    problem = Problem(buffers, MemoryScope("local.UB"), separations=apart)
-    entries = entries_of(problem)
-
-    def order(strategy):
-        found = plan_order(problem, entries, strategy)
-        return [entries[item.entry].members[0].name for item in found]
-
-    units = ["alone", "alone too", "moved"]
-    assert order("default") == [*units, "plain", "large", "scalar"]
-    assert order("largest-first") == [*units, "large", "plain", "scalar"]
 
 
 def document_example(capacity):
