@@ -35,12 +35,11 @@ def fit_levels(
     order: str,
     *,
     apart: bool = False,
-    may_overflow: bool = True,
-) -> dict[str, tuple[int, ...]] | None:
+) -> dict[str, tuple[int, ...]]:
     """Place entries in one of the `ORDERS`; return offsets in bytes by buffer.
 
-    Where nothing else fits, bytes above the capacity are taken; None if that is not wanted. With
-    `apart`, what has a cost is not shared.
+    Where nothing else fits, bytes above the capacity are taken. With `apart`, what has a cost is
+    not shared.
     """
     life = [sum(e - b for member in each.members for b, e in member.live) for each in entries]
     by_order: dict[str, list[float]] = {
@@ -54,7 +53,7 @@ def fit_levels(
     keys = by_order[order]
     begins = [min(member.live[0][0] for member in entry.members) for entry in entries]
     numbers = sorted(range(len(entries)), key=lambda n: (keys[n], begins[n], -entries[n].size))
-    return _LevelFit(problem, costs, entries, apart).place(numbers, may_overflow)
+    return _LevelFit(problem, costs, entries, apart).place(numbers)
 
 
 class _LevelFit:
@@ -80,15 +79,11 @@ class _LevelFit:
         for low, high in reserved:
             self._add(low, high, len(entries), 0)
 
-    def place(
-        self, numbers: Iterable[int], may_overflow: bool
-    ) -> dict[str, tuple[int, ...]] | None:
+    def place(self, numbers: Iterable[int]) -> dict[str, tuple[int, ...]]:
         """Place entries one after the other, pinned ones first; return offsets by buffer."""
         pins = {n: pins for n, entry in enumerate(self._entries) if (pins := entry.pinned)}
         for number in dict.fromkeys([*pins, *numbers]):
             offsets = list(pins[number]) if number in pins else self._find(number)
-            if not may_overflow and max(offsets) + self._entries[number].size > self._capacity:
-                return None
             self._offsets[number], self._counts[number] = offsets, len(offsets)
             self._add_all(number, offsets)
         return {

@@ -110,20 +110,15 @@ def _with_levels(problem: Problem, budget: Budget) -> Plan:
         if plan.fits and plan.penalty == 0:
             return replace(plan, reuse=reuse_of(problem, plan.offsets))
     endless = replace(problem, memory=replace(problem.memory, capacity=None))
-    plan = plan_of(fit_levels(endless, costs, in_place, "time", apart=True) or {})
+    plan = plan_of(fit_levels(endless, costs, in_place, "time", apart=True))
     needed = plan.peak
     if not (plan.fits and plan.penalty == 0):
         orders = ORDERS if len(block_list) <= SEVERAL else ORDERS[:1]
         for entries in (in_place, merged):
-            found = (
-                fit_levels(problem, costs, entries, order, may_overflow=entries is merged)
-                for order in orders
-            )
-            plans = [plan_of(offsets) for offsets in found if offsets is not None]
-            if plans:
-                plan = min(plans, key=price) if len(plans) > 1 else plans[0]
-                if plan.fits:
-                    break
+            plans = [plan_of(fit_levels(problem, costs, entries, order)) for order in orders]
+            plan = min(plans, key=price) if len(plans) > 1 else plans[0]
+            if plan.fits:
+                break
     is_asked = budget.nodes > Budget().nodes or budget.seconds is not None
     if plan.status is not Status.OPTIMAL and (is_asked or len(block_list) <= SEARCHED):
         limits = budget if is_asked else Budget(min(budget.nodes, SHORT))
