@@ -337,6 +337,29 @@ def test_one_planner_may_be_named_by_a_text():
             Ask(planners=wrong)
 
 
+@pytest.mark.parametrize("function", [tvm_ext.compare, tvm_ext.memory_map])
+def test_no_option_is_passed_over(function):
+    """What a program has itself is refused, and sizes hold for a module as for a file."""
+    problem = Problem((Buffer("a", 64, ((0, 2),)),), name="p")
+    sizes = InputSizes(bind={"n": 64})
+    for option in ({"target": "llvm"}, {"capacity": 8}, {"alignment": 8}, {"sizes": sizes}):
+        with pytest.raises(ValueError, match="p: a Problem has its memories, its target and its"):
+            function(problem, "best", **option)
+        with pytest.raises(ValueError, match="a Problem has its memories"):
+            tvm_ext.memory_map(problem, {"own": tvm_ext.solve(problem)}, **option)
+    for option in ({"capacity": 8}, {"alignment": 8}):
+        with pytest.raises(ValueError, match="a program has its target's"):
+            function(chain(), "best", **option)
+    mod = chain(tvm.tirx.Var("n", "int64"))
+    found, bound = function(mod, "best", sizes=sizes), function(sizes.apply(mod), "best")
+    assert [(m.name, m.plans) for m in found.memories] == [
+        (m.name, m.plans) for m in bound.memories
+    ]
+    two = tvm.IRModule({name: tvm.script.from_source(CHAIN) for name in ("one", "two")})
+    (table,) = function(two, view="rewrite", functions="two").facts
+    assert [row[0] for row in table.rows[1:]] == ["two"]
+
+
 OF_MODULES = (tvm_ext.compare, tvm_ext.memory_map, tvm_ext.layer_groups)
 
 

@@ -141,10 +141,11 @@ def read_module(what: str, sizes: InputSizes | None = None) -> IRModule:
             return read_program(*split_name(what), sizes)
         if _is_kernel(what):
             raise ValueError(f"{what}: is a kernel, and no network")
-        return _sized(what, workloads.model(what), sizes)
+        return sized(what, workloads.model(what), sizes)
 
 
-def _sized(what: str | Path, mod: IRModule, sizes: InputSizes | None) -> IRModule:
+def sized(what: str | Path, mod: IRModule, sizes: InputSizes | None) -> IRModule:
+    """Return a module with sizes of its inputs; messages call it `what`."""
     try:
         return mod if sizes is None else sizes.apply(mod)
     except ValueError as error:
@@ -272,7 +273,7 @@ def read_program(
             raise ValueError(f"{path}: lists buffers, and what is asked for needs a program of TVM")
         hint = "; torch.export.save writes a .pt2" if path.suffix in (".pt", ".pth") else ""
         raise ValueError(f"{path}: the name of a file must end in {_ENDINGS}{hint}")
-    return _sized(path, mod, sizes)
+    return sized(path, mod, sizes)
 
 
 def _text_of(path: Path) -> str:

@@ -83,14 +83,13 @@ class Ask:
         """Plan a problem with each planner that is asked to solve it."""
         return tuple(planned(problem, name, self.limits) for name in self.names(problem))
 
-    def check_alone(self, name: str, host: str = "") -> None:
+    def check_alone(self, name: str, fixed: str = "") -> None:
         """Raise ValueError if more is asked for than the buffers of a table or file.
 
-        A program of another compiler, the `host`, decides its memories itself.
+        What is `fixed`, such as a program of another compiler, decides its memories itself.
         """
-        if host and (self.target is not None or self.own_memory or self.sizes):
-            own = "its memories, its target and its sizes"
-            raise ValueError(f"{name}: a program of {host} has {own}")
+        if fixed and (self.target is not None or self.own_memory or self.sizes):
+            raise ValueError(f"{name}: {fixed} has its memories, its target and its sizes")
         what = f"{name}: buffers without a program of TVM"
         self.without_stock(what)
         if self.view or self.upper_bounds:

@@ -78,7 +78,7 @@ def memory_map(
     budget : Budget or int, optional
         Limits for planners that search; an int is the number of placements that may be tried.
     sizes : InputSizes, optional
-        Of a network in a file, or a workload: sizes that it leaves open.
+        Of a network: sizes that it leaves open.
     upper_bounds : mapping of str to int, optional
         Most elements of symbolic dimensions, by name, for TVM's plan too. A bound that a function
         of a network declares counts before one that is given.
@@ -94,14 +94,18 @@ def memory_map(
     ValueError
         When there is no such program, planner or memory, or it cannot be read, lowered or planned.
     """
-    if isinstance(planners, Mapping):
+    plans = planners if isinstance(planners, Mapping) else None
+    names = () if isinstance(planners, Mapping) else planners
+    ask = Ask(names, scopes, functions, budget, False, upper_bounds or {}, progress)
+    ask = replace(ask, view=view, target=target, sizes=sizes, capacity=capacity)
+    ask = replace(ask, alignment=alignment)
+    if plans is not None:
         if not isinstance(what, Problem):
             raise TypeError("memory_map: plans are of a Problem; of a program, name planners")
-        given = tuple(PlannedProblem(name, what, plan) for name, plan in planners.items())
+        ask.check_alone(what.name, "a Problem")
+        given = tuple(PlannedProblem(name, what, plan) for name, plan in plans.items())
         return Report(what.name, (MemoryView(what.name, given),))
-    ask = Ask(planners, scopes, functions, budget, False, upper_bounds or {}, progress)
-    ask = replace(ask, view=view, target=target, sizes=sizes, capacity=capacity)
-    shown = _report(what, replace(ask, alignment=alignment), title)
+    shown = _report(what, ask, title)
     if view != "rewrite":
         shown.need_memories()
     return shown
@@ -139,7 +143,8 @@ def _report(what: object, ask: Ask, title: str) -> Report:
     """Read a program, and return the part of its report that is asked for."""
     report = report_of(*_read(what, ask, title))
     memories = report.memories
-    for part, asked in (("scope", ask.scopes), ("owner", ask.functions)):
+    functions = () if ask.view == "rewrite" else ask.functions  # That view has no memories.
+    for part, asked in (("scope", ask.scopes), ("owner", functions)):
         known = dict.fromkeys(getattr(view, part) for view in report.memories)
         for name in asked:
             if name not in known:
@@ -156,7 +161,8 @@ def _read(what: object, ask: Ask, title: str) -> tuple[str, Iterable[Finding]]:
     if ask.view and ask.view not in VIEWS:
         raise ValueError(f"unknown view {ask.view!r}; there are: {', '.join(VIEWS)}")
     if isinstance(what, Problem):
-        return what.name, _buffers(what, ask, what.name)
+        ask.check_alone(what.name, "a Problem")
+        return what.name, _buffers(what, ask)
     name, suffix = title, ""
     if isinstance(what, str | PathLike):
         what = fspath(what)
@@ -164,30 +170,34 @@ def _read(what: object, ask: Ask, title: str) -> tuple[str, Iterable[Finding]]:
     if suffix == ".tflite":
         from tvm_ext.hosts.tflite_micro import read_arena
 
-        ask.check_alone(str(what), "TensorFlow Lite Micro")
+        ask.check_alone(str(what), "a program of TensorFlow Lite Micro")
         return name, read_arena(str(what), ask)
     from tvm_ext.hosts.executorch import SUFFIX, read_program
+    from tvm_ext.lowering import as_module
     from tvm_ext.reading import programs
     from tvm_ext.report.readers.program_memories import grouped, of_program
 
+    if isinstance(what, str) and suffix == SUFFIX:
+        ask.check_alone(what, "a program of ExecuTorch")
+        arenas = read_program(what)
+        return name, (replace(a, plans=(*a.plans, *ask.plan(a.problem))) for a in arenas)
+    if isinstance(what, str) and suffix == programs.TABLE:
+        memory = MemoryScope("global", ask.capacity, ask.alignment)
+        table = programs.read_table(what, memory, ask.target, ask.sizes, name=name)
+        ask.check_alone(what)
+        return name, _buffers(table, ask)
+    if ask.own_memory:
+        raise ValueError(
+            "a capacity and an alignment are for tables of buffers; a program has its target's"
+        )
+    called = what if isinstance(what, str) else title
+    if not isinstance(what, str | programs.Program):
+        what = programs.sized(title, as_module(what), ask.sizes)
+    if ask.view == "groups":
+        mod = programs.read_module(what, ask.sizes) if isinstance(what, str) else what
+        return called, grouped(called, mod, ask)
     if isinstance(what, str):
-        if suffix == SUFFIX:
-            ask.check_alone(what, "ExecuTorch")
-            arenas = read_program(what)
-            return name, (replace(a, plans=(*a.plans, *ask.plan(a.problem))) for a in arenas)
-        if suffix == programs.TABLE:
-            memory = MemoryScope("global", ask.capacity, ask.alignment)
-            table = programs.read_table(what, memory, ask.target, ask.sizes, name=name)
-            return name, _buffers(table, ask, what)
-        if ask.own_memory:
-            raise ValueError(
-                "a capacity and an alignment are for tables of buffers; a program has its target's"
-            )
-        if ask.view == "groups":
-            return what, grouped(what, programs.read_module(what, ask.sizes), ask)
         program = programs.load_program(what, ask.target, ask.sizes)
-    elif ask.view == "groups":
-        return title, grouped(title, what, ask)
     elif isinstance(what, programs.Program):
         program = what
     else:
@@ -195,6 +205,5 @@ def _read(what: object, ask: Ask, title: str) -> tuple[str, Iterable[Finding]]:
     return program.title, of_program(program, ask)
 
 
-def _buffers(problem: Problem, ask: Ask, name: str) -> Iterator[Finding]:
-    ask.check_alone(name)
+def _buffers(problem: Problem, ask: Ask) -> Iterator[Finding]:
     return iter([MemoryView(problem.name, ask.plan(problem))])

@@ -42,7 +42,8 @@ def of_program(program: Program, ask: Ask) -> Iterator[Finding]:
     rewritten = cache(lambda name: rewrite(name, functions[name]))
     if view == "rewrite":
         try:
-            yield from rewrites(functions, rewritten)
+            chosen = {name: _function(program, name) for name in ask.functions or functions}
+            yield from rewrites(chosen, rewritten)
         except ValueError as error:
             raise ValueError(f"{program.name}: {error}") from error
         return
