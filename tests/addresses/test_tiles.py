@@ -20,6 +20,7 @@ from tile_kernels import (
     instruction,
     kernel,
     kernels,
+    steps,
     tile,
 )
 from tvm.backend.trn.transform import LowerTIRx, TrnNaiveAllocator, TrnPrivateBufferAlloc
@@ -54,11 +55,9 @@ def end_of(func: PrimFunc, scope: str = "trn.sbuf") -> int:
 
 def chain(length: int, columns: int = 64) -> list[str]:
     names = [f"t{k}" for k in range(length)]
-    lines = [tile(name, columns) for name in names]
-    lines += instruction("load(t0[i, j], A[i, j])", columns)
-    for one, two in pairwise(names):
-        lines += instruction(f'activation({two}[i, j], {one}[i, j], "sqrt")', columns)
-    return lines + instruction(f"store(B[i, j], {names[-1]}[i, j])", columns)
+    roots = "; ".join(f"sqrt {two} {one}" for one, two in pairwise(names))
+    tiles = [tile(name, columns) for name in names]
+    return [*tiles, *steps(f"load t0; {roots}; store {names[-1]}", columns)]
 
 
 def test_a_chain_takes_two_tiles():
@@ -81,8 +80,7 @@ def test_no_element_is_overwritten_while_it_is_read(func: PrimFunc):
 
 def test_the_replay_sees_an_overlap():
     lines = [tile(name, 16) for name in ("a", "b", "c")]
-    lines += instruction("load(a[i, j], A[i, j])", 16) + instruction("load(b[i, j], A[i, j])", 16)
-    lines += instruction('tensortensor(c[i, j], a[i, j], b[i, j], "add")', 16)
+    lines += steps("load a; load b; add c a b")
     func = planned(kernel(lines))
     assert not TileReplay(func).wrong
     text = re.sub(r"allocated_addr=\d+", "allocated_addr=0", func.script())
@@ -92,10 +90,7 @@ def test_the_replay_sees_an_overlap():
 @pytest.mark.parametrize(("inside", "tiles"), [(False, 3), (True, 2)])
 def test_a_tile_in_front_of_a_loop_lives_through_it(inside: bool, tiles: int):
     made = [tile(name, 16) for name in ("a", "b", "c")]
-    body = instruction("load(a[i, j], A[i, j])", 16)
-    body += instruction('tensortensor(b[i, j], a[i, j], a[i, j], "add")', 16)
-    body += instruction('tensortensor(c[i, j], b[i, j], b[i, j], "add")', 16)
-    body += instruction("store(B[i, j], c[i, j])", 16)
+    body = steps("load a; add b a a; add c b b; store c")
     loop = ["for k in range(3):", *indented([*made, *body] if inside else body)]
     func = planned(kernel(loop if inside else [*made, *loop]))
     assert end_of(func) == tiles * 64
@@ -103,24 +98,14 @@ def test_a_tile_in_front_of_a_loop_lives_through_it(inside: bool, tiles: int):
 
 
 CARRIED = {
-    "filled in the first round": [
-        "if k == 0:",
-        *indented(instruction("load(t[i, j], A[i, j])", 16)),
-    ],
-    "written in part": instruction("load(t[i, j], A[i, j])", 8),
-    "added to": instruction('tensortensor(t[i, j], t[i, j], t[i, j], "add")', 16),
-    "filled by a loop that may have no rounds": [
-        "for m in range(k):",
-        *indented(instruction("load(t[i, j], A[i, j])", 16)),
-    ],
-    "read under a condition first": [
-        "if k == 1:",
-        *indented(instruction("store(B[i, j], t[i, j])", 16)),
-        *instruction("load(t[i, j], A[i, j])", 16),
-    ],
+    "filled in the first round": ["if k == 0:", *indented(steps("load t"))],
+    "written in part": steps("load t", 8),
+    "added to": steps("add t t t"),
+    "filled by a loop that may have no rounds": ["for m in range(k):", *indented(steps("load t"))],
+    "read under a condition first": ["if k == 1:", *indented(steps("store t")), *steps("load t")],
     "filled through another name in part": [
         'v = T.decl_buffer((4, 8), "float32", data=t.data, scope="trn.sbuf")',
-        *instruction("load(v[i, j], A[i, j])", 8),
+        *steps("load v", 8),
     ],
 }
 
@@ -129,10 +114,7 @@ CARRIED = {
 def test_a_tile_in_a_loop_is_kept_unless_each_round_fills_it(first: Sequence[str]):
     """Its address stays, so that what one round leaves is there in the next."""
     body = [tile("t", 16), tile("a", 16), tile("b", 16), *first]
-    body += instruction("store(B[i, j], t[i, j])", 16)
-    body += instruction("load(a[i, j], A[i, j])", 16)
-    body += instruction('activation(b[i, j], a[i, j], "sqrt")', 16)
-    body += instruction("store(B[i, j], b[i, j])", 16)
+    body += steps("store t; load a; sqrt b a; store b")
     func = planned(kernel(["for k in range(3):", *indented(body)]))
     assert not TileReplay(func).wrong
     starts = addresses(func)
@@ -143,9 +125,8 @@ def test_a_tile_in_a_loop_is_kept_unless_each_round_fills_it(first: Sequence[str
 
 @pytest.mark.parametrize("scalar", ["", "if k == 0:"])
 def test_a_tile_that_each_round_fills_shares_with_what_follows(scalar: str):
-    body = [tile("t", 16), tile("a", 16), *instruction("memset(t[i, j], T.float32(0.0))", 16)]
-    body += instruction("store(B[i, j], t[i, j])", 16)
-    body += instruction("load(a[i, j], A[i, j])", 16) + instruction("store(B[i, j], a[i, j])", 16)
+    body = [tile("t", 16), tile("a", 16), *steps("zero t")]
+    body += steps("store t; load a; store a")
     lines = [scalar, *indented(body)] if scalar else body
     func = planned(kernel(["for k in range(3):", *indented(lines)]))
     assert end_of(func) == 64
@@ -160,7 +141,7 @@ def test_tiles_of_psum_have_banks_and_do_not_straddle_them():
     lines += [tile("out", 260)]
     for k in range(2):
         lines += instruction(f"tensor_copy(out[i, j], p{k}[0, i, j])", 260)
-    func = planned(kernel([*lines, *instruction("store(B[i, j], out[i, j])", 64)]))
+    func = planned(kernel([*lines, *steps("store out", 64)]))
     assert sorted(addresses(func).values()) == [(0,), (0, 0), (1, 0)]
     assert not TileReplay(func).wrong
 
@@ -171,8 +152,7 @@ def test_tiles_of_psum_have_banks_and_do_not_straddle_them():
 def test_a_tile_lives_as_long_as_pointers_to_it_are_used(pointer: str):
     lines = [tile("a", 16), tile("b", 16), *pointer.split("; ")]
     lines += ['v = T.decl_buffer((4, 16), "float32", data=p, scope="trn.sbuf")']
-    lines += instruction("load(a[i, j], A[i, j])", 16) + instruction("load(b[i, j], A[i, j])", 16)
-    lines += instruction("store(B[i, j], v[i, j])", 16) + instruction("store(B[i, j], b[i, j])", 16)
+    lines += steps("load a; load b; store v; store b")
     func = planned(kernel(lines))
     assert not TileReplay(func).wrong
     assert end_of(func) == 2 * 64
@@ -247,7 +227,7 @@ def test_a_layout_that_begins_behind_its_tile_s_address_gets_the_bytes_that_it_r
 
 
 def test_memories_that_are_not_named_keep_their_addresses():
-    lines = [tile("a", 16), tile("p", 16, "trn.psum"), *instruction("load(a[i, j], A[i, j])", 16)]
+    lines = [tile("a", 16), tile("p", 16, "trn.psum"), *steps("load a")]
     lines += instruction("tensor_copy(p[0, i, j], a[i, j])", 16)
     func = kernel([*lines, *instruction("store(B[i, j], p[0, i, j])", 16)])
     given = addresses(planned(func, scopes=["trn.psum"]))
@@ -257,14 +237,14 @@ def test_memories_that_are_not_named_keep_their_addresses():
 def test_what_does_not_fit_the_target_is_refused_with_what_helps():
     lines = [tile("a", 32768), tile("b", 32768)]
     lines += instruction("load(a[i, j], A[i, 0])", 32768)
-    lines += instruction('activation(b[i, j], a[i, j], "sqrt")', 32768)
-    func = kernel([*lines, *instruction("store(B[i, j], b[i, j])", 64)], TARGETED)
+    lines += steps("sqrt b a", 32768)
+    func = kernel([*lines, *steps("store b", 64)], TARGETED)
     with pytest.raises(ValueError, match=r"'main': scope 'trn\.sbuf' needs 262144 .* has 196608"):
         planned(func)
 
 
 def test_a_tile_within_an_instruction_is_refused():
-    first, *loops = instruction("load(a[i, j], A[i, j])", 16)
+    first, *loops = steps("load a")
     func = kernel([first, *indented([tile("a", 16)]), *loops])
     with pytest.raises(
         ValueError, match=r"'main': buffer 'a' in trn\.sbuf: it is allocated within"
@@ -273,10 +253,10 @@ def test_a_tile_within_an_instruction_is_refused():
 
 
 def test_a_symbolic_tile_and_an_arena_are_refused():
-    lines = [tile("a", 16), *instruction("load(a[i, j], A[i, j])", 16)]
+    lines = [tile("a", 16), *steps("load a")]
     with pytest.raises(ValueError, match="have addresses, and no arena"):
         planned(kernel(lines), form="arena")
-    grown = [tile("a", 16).replace("16", "n"), *instruction("load(a[i, j], A[i, j])", 1)]
+    grown = [tile("a", 16).replace("16", "n"), *steps("load a", 1)]
     with pytest.raises(ValueError, match=r"'a' in trn\.sbuf: its shape \[4, n\] is not constant"):
         planned(kernel(["for n in range(1, 3):", *indented(grown)]))
 

@@ -59,6 +59,22 @@ def instruction(call: str, columns: int) -> list[str]:
     ]
 
 
+FORMS = {
+    "load": "load({}[i, j], A[i, j])",
+    "store": "store(B[i, j], {}[i, j])",
+    "zero": "memset({}[i, j], T.float32(0.0))",
+    "sqrt": 'activation({}[i, j], {}[i, j], "sqrt")',
+    "add": 'tensortensor({}[i, j], {}[i, j], {}[i, j], "add")',
+}
+
+
+def steps(text: str, columns: int = 16) -> list[str]:
+    """Return the lines of instructions such as ``load a; add c a b; store c``."""
+    words = map(str.split, text.split("; "))
+    found = (instruction(FORMS[word].format(*names), columns) for word, *names in words)
+    return [line for lines in found for line in lines]
+
+
 def indented(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
