@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ import tvm
 import tvm_ffi
 from hypothesis import event, reject
 from hypothesis import strategies as st
-from relax_programs import parse
+from relax_programs import Shape, Writer, parse
 from relax_runs import build, run
 from small_modules import placed, written_out
 from sweeps import swept
@@ -47,88 +45,69 @@ class Module:
 """
 
 
-@dataclass
-class Writer:
-    """Writes a function body; `tensors` and `dims` are what may be used where it stands."""
+class LoweredWriter(Writer):
+    """Writes what `CallTIRRewrite` leaves; `dims` are the sizes that there are where it stands."""
 
-    draw: Callable[[st.SearchStrategy], object]
-    lines: list[str] = field(default_factory=list)
-    count: int = 0
+    dims: list[str]
 
-    def emit(self, depth: int, line: str) -> None:
-        self.lines.append("    " * depth + line)
+    def allocate(self, depth: int, dim: str, ty: str | None, dtype: str) -> str:
+        name = self.bind(depth, f'R.builtin.alloc_tensor(R.shape([{dim}]), R.dtype("{dtype}"), 0)')
+        if ty is not None:
+            self.lines[-1] = self.lines[-1].replace(f"{name} =", f"{name}: {ty} =", 1)
+        return name
 
-    def name(self) -> str:
-        self.count += 1
-        return f"v{self.count}"
+    def other_size(self, dim: str) -> str:
+        return self.one_of(*(d for d in self.dims if d == dim or not (d + dim).isdigit()))
 
-    def one_of(self, options: list[str]) -> str:
-        return self.draw(st.sampled_from(options))
-
-    def body(self, depth: int, tensors: list[str], dims: list[str], nesting: int) -> None:
-        kinds = [self.kernel] * 5 + [self.cast, self.alias, self.unlowered]
-        kinds += [self.branch] if nesting else []
-        for _ in range(self.draw(st.integers(1, 6))):
-            self.draw(st.sampled_from(kinds))(depth, tensors, dims, nesting)
-
-    def allocate(self, depth: int, name: str, dim: str, ty: str | None, dtype: str) -> None:
-        stated = "" if ty is None else f": {ty}"
-        made = f'R.builtin.alloc_tensor(R.shape([{dim}]), R.dtype("{dtype}"), 0)'
-        self.emit(depth, f"{name}{stated} = {made}")
-
-    def kernel(self, depth: int, tensors: list[str], dims: list[str], _nesting: int) -> None:
-        name, dim, dtype = self.name(), self.one_of(dims), self.one_of(list(DTYPES))
-        other = self.one_of([d for d in dims if d == dim or not (d + dim).isdigit()])
-        types = [f'R.Tensor(({d},), "{dtype}")' for d in (dim, other)]
-        ty = self.draw(st.sampled_from([None, *types, f'R.Tensor(dtype="{dtype}", ndim=1)']))
-        self.allocate(depth, name, dim, ty, dtype)
-        if self.draw(st.integers(0, 7)):
-            self.emit(depth, f"{name}_ = cls.kernel({self.one_of(tensors)}, {name})")
-        tensors.append(name)
-
-    def cast(self, depth: int, tensors: list[str], dims: list[str], _nesting: int) -> None:
-        name = self.name()
-        self.emit(depth, f"{name}_k = T.int64()")
-        self.emit(
-            depth, f"{name} = R.match_cast({self.one_of(tensors)}, R.Tensor(({name}_k,), None))"
+    def kernel(self, depth: int, known: dict[str, Shape], *_source: object) -> None:
+        dim, dtype = self.one_of(*self.dims), self.one_of(*DTYPES)
+        types = [f'R.Tensor(({d},), "{dtype}")' for d in (dim, self.other_size(dim))]
+        name = self.allocate(
+            depth, dim, self.one_of(None, *types, f'R.Tensor(dtype="{dtype}", ndim=1)'), dtype
         )
-        tensors.append(name)
-        dims += [f"{name}_k", f"3 * {name}_k"]
+        if self.draw(st.integers(0, 7)):
+            self.emit(depth, f"{name}_ = cls.kernel({self.pick(known)}, {name})")
+        known[name] = NO_SHAPE
 
-    def alias(self, depth: int, tensors: list[str], _dims: list[str], _nesting: int) -> None:
-        name = self.name()
-        self.emit(depth, f"{name} = R.memory.ensure_zero_offset({self.one_of(tensors)})")
-        tensors.append(name)
+    def cast(self, depth: int, known: dict[str, Shape], source: str, *_shape: object) -> None:
+        self.emit(depth, f"k{self.made} = T.int64()")
+        size = f"k{self.made}"
+        known[self.bind(depth, f"R.match_cast({source}, R.Tensor(({size},), None))")] = NO_SHAPE
+        self.dims += [size, f"3 * {size}"]
 
-    def unlowered(self, depth: int, tensors: list[str], _dims: list[str], _nesting: int) -> None:
-        name = self.name()
-        self.emit(depth, f"{name} = R.negative({self.one_of(tensors)})")
-        tensors.append(name)
+    def alias(self, depth: int, known: dict[str, Shape], source: str, *_shape: object) -> None:
+        known[self.bind(depth, f"R.memory.ensure_zero_offset({source})")] = NO_SHAPE
 
-    def branch(self, depth: int, tensors: list[str], dims: list[str], nesting: int) -> None:
-        name, dim = self.name(), self.one_of(dims)
-        other = self.one_of([d for d in dims if d == dim or not (d + dim).isdigit()])
-        ty = f'R.Tensor(({other},), "float32")'
+    def unlowered(self, depth: int, known: dict[str, Shape], source: str, *_shape: object) -> None:
+        known[self.bind(depth, f"R.negative({source})")] = NO_SHAPE
+
+    def branch(self, depth: int, known: dict[str, Shape], nesting: int) -> None:
+        self.made += 1
+        name, dim, dims = f"v{self.made}", self.one_of(*self.dims), list(self.dims)
+        ty = f'R.Tensor(({self.other_size(dim)},), "float32")'
         for opening in ("if c:", "else:"):
             self.emit(depth, opening)
-            inside = list(tensors)
-            self.body(depth + 1, inside, list(dims), nesting - 1)
-            made = self.name()
-            self.allocate(depth + 1, made, dim, ty, "float32")
-            self.emit(depth + 1, f"{made}_ = cls.kernel({self.one_of(inside)}, {made})")
+            inside, self.dims = dict(known), list(dims)
+            self.steps(depth + 1, inside, self.draw(st.integers(1, 6)), nesting)
+            made = self.allocate(depth + 1, dim, ty, "float32")
+            self.emit(depth + 1, f"{made}_ = cls.kernel({self.pick(inside)}, {made})")
             self.emit(depth + 1, f"{name}: {ty} = {made}")
-        tensors.append(name)
+        self.dims = dims
+        known[name] = NO_SHAPE
+
+
+NO_SHAPE = ("", 0)
 
 
 @st.composite
 def lowered_sources(draw) -> str:
     """Draw a module whose function allocates its tensors, as `CallTIRRewrite` leaves it."""
-    writer = Writer(draw)
-    tensors = ["x"]
-    dims = ["n", "2 * n", "n + n", "n * m", "m", "6", "10"]
-    writer.kernel(2, tensors, dims, 0)
-    writer.body(2, tensors, dims, 2)
-    results = draw(st.lists(st.sampled_from(tensors), min_size=1, max_size=2))
+    writer = LoweredWriter(draw, (*["kernel"] * 5, "cast", "alias", "unlowered"), {})
+    writer.dims = ["n", "2 * n", "n + n", "n * m", "m", "6", "10"]
+    known = {"x": NO_SHAPE}
+    writer.kernel(2, known)
+    writer.steps(2, known, draw(st.integers(1, 6)), 2)
+    results = draw(st.lists(st.sampled_from(list(known)), min_size=1, max_size=2))
     attrs = ['"relax.force_pure": True']
     bounds = draw(st.sampled_from(["", '"n": 4', '"m": 9', '"n": 4, "m": 9']))
     if bounds:
