@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from block_replay import replay
-from opencl_runs import lowered, run, shared_bytes
+from opencl_runs import lowered, shared_bytes
 from program_text import cases, program
-from sweeps import sample
 from tagged_bytes import FaultError
 
 import tvm_ext
@@ -195,17 +194,3 @@ def test_a_place_that_is_written_too_early_is_seen():
     func = kernel_of("y[tx // 2] = x[tx // 2]")
     with pytest.raises(FaultError):
         check_replayed(func, lowered(func))
-
-
-@pytest.mark.parametrize("case", sample(IN_PLACE, "its own element", "in branches"))
-def test_a_device_computes_the_same_in_place(case: str):
-    func, given = kernel_of(IN_PLACE[case]), np.arange(THREADS, dtype="float32")
-    found = []
-    for kernel in (
-        lowered(func, config=APART),
-        lowered(func, partial(tvm_ext.use, "PlanSharedMemory")),
-    ):
-        arguments = {"a": given.copy(), "o": np.zeros(THREADS, "float32")}
-        run(kernel, arguments, (1,))
-        found.append(arguments["o"])
-    np.testing.assert_array_equal(*found)
