@@ -27,7 +27,6 @@ UNKNOWN_TRIPS = 2
 _MOST_TRIPS = 1 << 31  # Extents that may reach this limit are treated as unknown.
 _PIPE = "pipe"
 _OF_LOAD, _OF_STORE = 1, 2  # The argument that is the index of a load, and of a store, under a mask
-_BOUNDS = (0, 1, 2)  # The parts of a loop before its body
 
 
 def find_computations(found: FunctionProblems, planned: Mapping[int, str]) -> tuple[Node, ...]:
@@ -97,8 +96,8 @@ class _Finder:
             is_plain=lanes == 1,
         )
 
-    def _value(self, op: Any, part: int | None = None) -> Sequence[Node]:
-        reads, *_ = self._touched(op, part)
+    def _value(self, op: Any) -> Sequence[Node]:
+        reads, *_ = self._touched(op)
         if not reads:
             return ()
         bits = max(memory.bits for memory in reads)
@@ -106,8 +105,7 @@ class _Finder:
 
     def _loop(self, op: tir.Loop, pipe: str | None) -> Sequence[Node]:
         trips, key = self._trips(op), op.__chandle__()
-        before = [node for bound in _BOUNDS for node in self._value(op, bound)]
-        body = self.nodes(op.body, pipe)
+        before, body = self._value(op), self.nodes(op.body, pipe)
         whole = None if before or key in self._allocating else joined(body)
         if whole is not None:
             return [whole.times(trips)]
@@ -124,25 +122,19 @@ class _Finder:
             return Memory(key, alloc.name, str(alloc.scope), bits, self._planned.get(entry.root))
         return Memory(key, buffer.name, buffer.ty.storage_scope, bits)
 
-    def _touched(
-        self, op: Any, part: int | None = None
-    ) -> tuple[tuple[Memory, ...], tuple[Memory, ...], int]:
+    def _touched(self, op: Any) -> tuple[tuple[Memory, ...], tuple[Memory, ...], int]:
         """Return what a statement reads, what calls in it may write, and the most elements of one.
 
-        A store's own write does not count; of a loop, one `part` can be asked for.
+        A store's own write does not count, nor what stands in the body of a statement.
         """
         found = [
             (self._memory(each.buffer), each)
             for each in self._accesses.by_statement.get(op.__chandle__(), ())
             if not each.op.same_as(op)
-            and (part is None or each.around[each.loop_of_bounds or 0].part == part)
         ]
-        loads = [m for m, each in found if _is_load(each)]
-        pointers = [(m, each) for m, each in found if not _is_load(each)]
-        pointers.sort(key=lambda pointer: _rank(pointer[1].op))
-        reads = union(loads, (m for m, each in pointers if each.reads))
-        writes = union(m for m, each in pointers if each.writes)
-        return reads, writes, max((_elements(each) for _, each in pointers), default=1)
+        reads = union(memory for memory, each in found if each.reads)
+        writes = union(memory for memory, each in found if each.writes)
+        return reads, writes, max((_elements(each) for _, each in found), default=1)
 
     # Extents
 
@@ -184,22 +176,18 @@ def _named_pipe(op: Any, outer: str | None) -> str | None:
     return str(name)
 
 
-def _is_load(access: MemoryAccess) -> bool:
-    """Return whether an access is a load, by itself or under a mask."""
-    return not access.is_address or masked_index(access.op) == _OF_LOAD
-
-
-def _rank(op: Any) -> int:
-    """Return 0 for a pointer that says how far it goes, 1 for a buffer, 2 for an address in it."""
-    return 0 if type(op) is tir.Call else 1 if type(op) is tir.Var else 2
-
-
 def _elements(access: MemoryAccess) -> int:
-    """Return how many elements a call may access at an address; all, where it does not say."""
-    if masked_index(access.op) == _OF_STORE:
+    """Return how many elements a call may access at an address; all, where it does not say.
+
+    What a load reads is not counted.
+    """
+    at = masked_index(access.op)
+    if not access.is_address or at == _OF_LOAD:
+        return 1
+    if at == _OF_STORE:
         return int(access.op.args[1].ty.dtype.lanes)
+    lanes = max(int(access.dtype.lanes), 1)
     if is_tvm_access_ptr(access.op):
         return max((tir.constant(access.extent) or 1) * int(access.dtype.lanes), 1)
-    lanes = max(int(access.dtype.lanes), 1)
     extents = (tir.constant(extent) for extent in access.buffer.ty.shape)
     return max((lanes * extent for extent in extents if extent is not None), default=lanes)

@@ -32,7 +32,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("Computation.then", "joined", "_predicated", "flattened", "_either"),
          (*_PIPES, "tests/ascend/test_first_writes.py")),
     Rule("Ascend computations: what is found", f"{_ANALYSIS}/computation_finder.py",
-         ("_Finder._memory", "_Finder._touched", "_Finder._statement", "_elements", "_is_load"),
+         ("_Finder._memory", "_Finder._touched", "_Finder._statement", "_elements"),
          _PIPES),
     Rule("Ascend races: what waits for what", "passes/simulation/simulate.py", (), (_SIMULATION,)),
     Rule("Ascend races: who shares bytes", "passes/simulation/program.py",
