@@ -11,6 +11,7 @@ from textwrap import dedent
 import tvm
 from tvm.tirx import PrimFunc
 
+_DEFINITION = re.compile(r"def (\w+)\((.*)\)(?: on (\d+) x (\d+))?:")
 _BUFFER = re.compile(r"(\w+): ([\dx]+)(?: (\w+))?")
 _PARAMETER = re.compile(r"\w+: [^,]+")
 _ALLOCATIONS = re.compile(r"( *)(\w[\w, ]*): ([a-z]+(?:\.\w+)?) ([\dx]+)(?: (\w+))?(?: (\{.*\}))?")
@@ -23,7 +24,8 @@ def program(text: str) -> PrimFunc:
     ``def main(x: 64, y: 8x64 int32):`` are buffers by their shapes and types, which are `float32`
     where none is given; ``a, b: local.UB 64 int8`` allocates some in a storage scope, with the
     annotations that stand behind. A statement may stand in front of the loop around it:
-    ``a[i] = x[i] for i in range(64)``.
+    ``a[i] = x[i] for i in range(64)``. A kernel ``def main(x: 64) on 1 x 64:`` has so many blocks
+    ``bx`` and threads ``tx``.
     """
     return tvm.script.from_source(program_source(text))
 
@@ -53,9 +55,12 @@ def cases(text: str) -> dict[str, str]:
 def program_source(text: str) -> str:
     """Return what `program` parses."""
     head, *body = dedent(text).strip("\n").splitlines()
-    name, _, given = head.removeprefix("def ").removesuffix("):").partition("(")
-    parameters = map(_parameter, _PARAMETER.findall(given))
-    lines = ["@T.prim_func(s_tir=True)", f"def {name}({', '.join(parameters)}):"]
+    found = _DEFINITION.fullmatch(head)
+    assert found, head
+    parameters = map(_parameter, _PARAMETER.findall(found[2]))
+    lines = ["@T.prim_func(s_tir=True)", f"def {found[1]}({', '.join(parameters)}):"]
+    for name, axis, count in (("bx", "block", found[3]), ("tx", "thread", found[4])):
+        lines += [f'    {name} = T.launch_thread("{axis}Idx.x", {count})'] if count else []
     return "\n".join([*lines, *expanded(body)])
 
 

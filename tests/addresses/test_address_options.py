@@ -360,9 +360,7 @@ TOO_SMALL = Target({"kind": "cuda", "arch": "sm_80", "max_shared_memory_per_bloc
 @pytest.mark.parametrize("make_pass", [PlanAddresses, PlanSharedMemory])
 def test_a_kernel_may_be_above_what_its_own_target_says_of_a_block(make_pass, caplog):
     func = program("""
-    def main(x: 64, y: 64):
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
+    def main(x: 64, y: 64) on 1 x 64:
         a, b: shared 64
         a[tx] = x[tx]
         b[tx] = x[63 - tx]

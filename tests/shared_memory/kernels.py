@@ -12,18 +12,14 @@ from program_text import programs
 from tvm.tirx import PrimFunc
 
 KERNELS = programs("""
-def three_phases(a: 128, o: 128):
-    bx = T.launch_thread("blockIdx.x", 2)
-    tx = T.launch_thread("threadIdx.x", 64)
+def three_phases(a: 128, o: 128) on 2 x 64:
     s0, s1, s2: shared 64
     s0[tx] = a[bx * 64 + tx]
     s1[tx] = s0[63 - tx] * T.float32(2)
     s2[tx] = s1[(tx + 7) % 64]
     o[bx * 64 + tx] = s2[(tx * 3) % 64]
 
-def dynamic_phases(a: 128, o: 128):
-    bx = T.launch_thread("blockIdx.x", 2)
-    tx = T.launch_thread("threadIdx.x", 64)
+def dynamic_phases(a: 128, o: 128) on 2 x 64:
     s0: shared.dyn 64
     s1: shared.dyn 128 int16
     s2: shared.dyn 64 int32
@@ -33,9 +29,7 @@ def dynamic_phases(a: 128, o: 128):
     s2[tx] = T.Cast("int32", s1[(tx + 7) % 64] + s1[127 - tx])
     o[bx * 64 + tx] = T.Cast("float32", s2[(tx * 3) % 64])
 
-def carried(a: 256, o: 320):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
+def carried(a: 256, o: 320) on 1 x 64:
     total: shared 64
     total[tx] = T.float32(0)
     for k in range(4):
@@ -47,9 +41,7 @@ def carried(a: 256, o: 320):
         o[k * 64 + tx] = third[(tx + 1) % 64]
     o[256 + tx] = total[63 - tx]
 
-def in_branches(a: 128, which: 1 int32, o: 128):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
+def in_branches(a: 128, which: 1 int32, o: 128) on 1 x 64:
     kept, one, other, last: shared 64
     kept[tx] = a[tx]
     if T.tvm_thread_invariant(which[0] > 0):
@@ -65,9 +57,7 @@ def in_branches(a: 128, which: 1 int32, o: 128):
     T.tvm_storage_sync("shared")
     o[64 + tx] = kept[63 - tx] + last[(tx + 1) % 64]
 
-def half_of_the_threads(a: 64, o: 64):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
+def half_of_the_threads(a: 64, o: 64) on 1 x 64:
     low, high, both: shared 64
     if tx < 32:
         low[tx] = a[tx]
@@ -81,9 +71,7 @@ def half_of_the_threads(a: 64, o: 64):
     T.tvm_storage_sync("shared")
     o[tx] = both[63 - tx]
 
-def counts_in_order(a: 256 int32, o: 128 int32):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
+def counts_in_order(a: 256 int32, o: 128 int32) on 1 x 64:
     counts: shared 64 int32
     sums: shared 128 int32
     keys: shared 64 int32
@@ -116,9 +104,7 @@ def counts_in_order(a: 256 int32, o: 128 int32):
             T.tvm_storage_sync("shared")
     o[64 + tx] = keys[tx] % 64
 
-def counted_by_address(a: 64 int32, o: 64 int32):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
+def counted_by_address(a: 64 int32, o: 64 int32) on 1 x 64:
     counts, later: shared 64 int32
     counts[tx] = 0
     T.tvm_storage_sync("shared")
@@ -130,10 +116,8 @@ def counted_by_address(a: 64 int32, o: 64 int32):
     T.tvm_storage_sync("shared")
     o[tx] = o[tx] + T.call_extern("int32", "atomic_add", T.address_of(counts[tx]), 0)
 
-def flash_attention(q: 256, k: 1024, v: 1024, o: 256):
+def flash_attention(q: 256, k: 1024, v: 1024, o: 256) on 1 x 64:
     # 16 queries, 64 keys in tiles of 16, 16 elements each; a thread has 4 elements of a row.
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
     queries: shared 256
     most, total: shared 16
     result: local 4
@@ -180,9 +164,7 @@ def flash_attention(q: 256, k: 1024, v: 1024, o: 256):
     T.tvm_storage_sync("shared")
     o[i * 64 + tx] = staged[i * 64 + tx] for i in range(4)
 
-def only_the_warp(a: 64, o: 64):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
+def only_the_warp(a: 64, o: 64) on 1 x 64:
     first, second: shared 64
     first[tx] = a[tx]
     T.tvm_storage_sync("warp")

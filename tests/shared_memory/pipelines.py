@@ -9,9 +9,7 @@ from program_text import programs
 from tvm.target import Target
 
 KERNELS |= programs("""
-def in_turns(a: 384, o: 64):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
+def in_turns(a: 384, o: 64) on 1 x 64:
     turns: shared 128
     before: shared 64
     behind: shared 128
@@ -31,9 +29,7 @@ def in_turns(a: 384, o: 64):
     T.tvm_storage_sync("shared")
     o[tx] = behind[127 - tx] + behind[(tx + 3) % 64]
 
-def several_types(a: 64, o: 64):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
+def several_types(a: 64, o: 64) on 1 x 64:
     half: shared 64 float16
     sign: shared 64 bool
     small: shared 64 int8
@@ -46,9 +42,7 @@ def several_types(a: 64, o: 64):
         sign[tx], T.float32(10), T.float32(0)
     )
 
-def copied_ahead(a: 1024, o: 64):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
+def copied_ahead(a: 1024, o: 64) on 1 x 64:
     turns: shared 512
     total: local 1
     behind: shared 128
@@ -72,10 +66,8 @@ def copied_ahead(a: 1024, o: 64):
     T.tvm_storage_sync("shared")
     o[tx] = behind[127 - tx]
 
-def two_groups(a: 8, o: 8):
+def two_groups(a: 8, o: 8) on 1 x 8:
     # `second` is on its way to the end, and nobody reads it; `behind` is too large for `first`.
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 8)
     first: shared 8
     second, behind: shared 16
     T.evaluate(T.call_intrin("float32", "tirx.s_tir.cp_async_raw", first.data, tx, a.data, tx, 4))

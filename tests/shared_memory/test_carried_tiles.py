@@ -62,9 +62,7 @@ OWN = ("in each round", "by each half in its own way")
 
 def kernel(fill: str) -> PrimFunc:
     return program(f"""
-def main(x: 8, out: {8 * 2 * ROUNDS}):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 8)
+def main(x: 8, out: {8 * 2 * ROUNDS}) on 1 x 8:
     r: local 1 int32
     r[0] = tx // 4
     half: T.let[T.int32] = r[0]
@@ -111,9 +109,7 @@ def test_threads_that_do_not_come_by_the_loop_store_nothing(
 ):
     inner = "    " if way.endswith(":") else ""
     func = program(f"""
-def main(x: 16, y: 64, n: T.int32):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 8)
+def main(x: 16, y: 64, n: T.int32) on 1 x 8:
 {indent(way, " " * 4)}
     {inner}for k in range({rounds}):
     {inner}    s: shared 8

@@ -21,8 +21,7 @@ from target_hw.memory import MemoryScope
 
 def kernel(body: str, parameters: str = "x: 64") -> tirx.PrimFunc:
     """Return a kernel of one block of 64 threads."""
-    head = 'T.launch_thread("blockIdx.x", 1)\ntx = T.launch_thread("threadIdx.x", 64)\n'
-    text = f"def main({parameters}):\n{indent(head + body, '    ')}"
+    text = f"def main({parameters}) on 1 x 64:\n{indent(body, '    ')}"
     return tvm.script.from_source(program_source(text), {"T": T, "begin": GlobalVar("begin")})
 
 

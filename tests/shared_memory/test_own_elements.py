@@ -86,9 +86,7 @@ else:
 
 def kernel_of(statement: str, made: str = "float32") -> Any:
     return program(f"""
-def main(a: 64, o: 64):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
+def main(a: 64, o: 64) on 1 x 64:
     x: shared 256
     y: shared 256 {made}
     x[255 - tx * 4 - e] = a[tx] for e in range(4)
@@ -141,9 +139,7 @@ def test_results_of_another_type_stay_apart():
 
 def test_a_result_takes_the_place_of_one_operand():
     func = program("""
-    def main(a: 64, o: 64):
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
+    def main(a: 64, o: 64) on 1 x 64:
         x, y, z: shared 64
         x[63 - tx] = a[tx]
         y[63 - tx] = a[tx] * T.float32(3)
@@ -157,9 +153,7 @@ def test_a_result_takes_the_place_of_one_operand():
 
 def test_one_place_serves_a_chain_of_results():
     func = program("""
-    def main(a: 64, o: 64):
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
+    def main(a: 64, o: 64) on 1 x 64:
         x, y, z: shared 64
         x[63 - tx] = a[tx]
         y[tx] = x[tx] * T.float32(2)

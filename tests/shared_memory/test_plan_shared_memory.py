@@ -202,9 +202,7 @@ def test_each_kernel_of_a_function_has_memory_of_its_own():
 
 def test_a_copy_by_itself_goes_to_its_place():
     func = program("""
-    def func(a: 64, b: 64):
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 64)
+    def func(a: 64, b: 64) on 1 x 64:
         one, two: shared 64
         one[tx] = a[63 - tx]
         T.evaluate(T.call_intrin("float32", "tirx.s_tir.cp_async_raw", two.data, tx, a.data, tx, 4))
@@ -227,9 +225,7 @@ def test_a_copy_by_itself_goes_to_its_place():
 
 
 VECTORS = """
-def main(x: 64 {1}, y: 64 {0}, o: 64 {1}, p: 64 {0}):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 64)
+def main(x: 64 {1}, y: 64 {0}, o: 64 {1}, p: 64 {0}) on 1 x 64:
     one: shared 64 {1}
     two: shared 64 {0}
     one[tx] = x[tx]
@@ -289,9 +285,7 @@ def test_what_tvm_would_gather_wrongly_stays_as_it_is(
     kind: str, dtype: str, step: int, arenas: int
 ):
     func = program(f"""
-    def main(x: 64, o: 128):
-        T.launch_thread("blockIdx.x", 1)
-        tx = T.launch_thread("threadIdx.x", 32)
+    def main(x: 64, o: 128) on 1 x 32:
         a: shared 64
         b: shared 64 {dtype}
         a[tx] = x[tx]

@@ -209,9 +209,7 @@ def test_nothing_orders_what_these_threads_do():
 
 
 SHARING = """
-def main(x: 16, y: 16):
-    T.launch_thread("blockIdx.x", 1)
-    tx = T.launch_thread("threadIdx.x", 8)
+def main(x: 16, y: 16) on 1 x 8:
     a: {scope} 8
     a[tx] = x[tx]
     T.evaluate(T.tvm_storage_sync("shared"))
