@@ -17,8 +17,7 @@ round. Two rules show that of a read, and where neither does the value counts as
   Rounds of loops, and the threads of a block that all come by, are gone through; a store counts
   where each condition around it is known to hold, and a read unless one is known not to.
 
-Of an ``if`` both of whose branches store an element, by the first rule, its condition is nothing to
-a store.
+One branch of an ``if`` is executed: in numbers it stores what both would in the same round.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -76,15 +75,6 @@ def _own_loops(around: Enclosures, owner: int | None) -> list[int]:
     return [at for at in range(begin, len(around)) if isinstance(around[at].op, _LOOPS)]
 
 
-@dataclass(frozen=True, eq=False)
-class _Store:
-    """A store that is executed in each round in which the conditions around it hold."""
-
-    each: ElementAccess
-    since: int  # An access with this number, or a higher one, comes after it
-    done: int  # The same, after all rounds of the loops around it within the round
-
-
 class _Round:
     """One round of a loop around an allocation, which `depth` enclosures make."""
 
@@ -114,37 +104,27 @@ class _Round:
     def is_apart(self) -> bool:
         """Return whether each element that the round reads was surely written in it before."""
         accesses = [each for each in self._elements.of(self._uses.accesses) if not each.is_repeated]
-        stores = self._stores(accesses)
-        numbers, written = [store.each.access.order for store in stores], None
+        stores = [each for each in accesses if _is_certain(each.access)]
+        numbers, written = [store.access.order for store in stores], None
         for read in (each for each in accesses if each.access.reads):
             order = read.access.order
             at = bisect_left(numbers, order)
             latest = reversed(stores[max(at - _MOST_STORES, 0) : at])
-            if any(each.since <= order and self._wrote(each.each, read) for each in latest):
+            if any(self._wrote(store, read) for store in latest):
                 continue
-            written = written or _Written(accesses, stores, self._outer, self._uses)
+            if written is None:
+                done = {store: self._end_of(store) for store in stores}
+                written = _Written(accesses, done, self._outer, self._uses)
             if not written.holds(read):
                 return False
             if written.is_full:
                 break
         return True
 
-    def _stores(self, accesses: Sequence[ElementAccess]) -> list[_Store]:
-        stores: list[_Store] = []
-        for each in accesses:
-            if not _is_certain(each.access):
-                continue
-            around, since = each.access.around[self._depth :], each.access.order + 1
-            done = self._found.ends[around[0].number] if around else since
-            stores.append(_Store(each, since, done))
-            for branch in [at for at, part in reversed(each.around) if part == 2]:
-                one = _without(each, branch)
-                others = (s.each for s in stores[-_MOST_STORES:] if (branch, 1) in s.each.around)
-                if any(self._wrote(_without(other, branch), one) for other in others):
-                    (number,) = [e.number for e in around if e.op.same_as(branch.statement)]
-                    each = one
-                    stores.append(_Store(each, self._found.ends[number], done))
-        return stores
+    def _end_of(self, store: ElementAccess) -> int:
+        """Return the number of accesses up to the end of the loop or branch that has a store."""
+        inside = [each for each in store.access.around[self._depth :] if _has_parts(each.op)]
+        return self._found.ends[inside[0].number] if inside else store.access.order + 1
 
     def _wrote(self, store: ElementAccess, read: ElementAccess) -> bool:
         """Return whether a store before a read certainly wrote the element that is read."""
@@ -175,6 +155,11 @@ def _is_around_all(accesses: Sequence[MemoryAccess], depth: int) -> bool:
     around = [access.around[depth : depth + 1] for access in accesses]
     places = {(each.number, each.part) for enclosures in around for each in enclosures}
     return len(places) == 1 and all(around) and not isinstance(around[0][0].op, _LOOPS)
+
+
+def _has_parts(op: Any) -> bool:
+    """Return whether a statement may have several rounds, or leave out what is in it."""
+    return not isinstance(op, tir.Attribute) or is_of_threads(op)
 
 
 def _is_counted(op: Any) -> bool:
@@ -276,12 +261,15 @@ def _are_shown(needed: Sequence[Any], read: ElementAccess) -> bool:
 
 
 class _Written:
-    """Elements that are written for certain, in numbers, in each round of the loops around."""
+    """Elements that are written for certain, in numbers, in each round of the loops around.
+
+    `done` has the stores, each with the number of the first access after the loops around it.
+    """
 
     def __init__(
         self,
         accesses: Sequence[ElementAccess],
-        stores: Sequence[_Store],
+        done: Mapping[ElementAccess, int],
         outer: Sequence[Around],
         uses: AllocationUses,
     ) -> None:
@@ -289,34 +277,73 @@ class _Written:
         bits = own.bits * max(own.lanes, 1)
         self._unit = math.gcd(bits, *(each.access.bits for each in accesses))
         self._count = max(constant_count(uses.buffer.ty.shape) or 0, 0) * (bits // self._unit)
-        named = _names(*(expr for each in accesses for expr in _deciding(each)))
-        self._outer = [at for at in outer if at.is_loop and at.counter.__chandle__() in named]
-        if self._count * self._rounds > MOST_UNITS:
+        self._around, self._outer = outer, _named_loops(outer, accesses)
+        if self._count * _rounds_of(self._outer) > MOST_UNITS:
             self._outer = []
-        size = self._count * self._rounds
+        size = self._count * _rounds_of(self._outer)
         self._written = np.zeros(size if size <= MOST_UNITS else 0, bool)
-        self._waiting = sorted(stores, key=lambda store: -store.done)
+        self._done, self._waiting = done, sorted(done, key=lambda store: -done[store])
         self.is_full = False
-
-    @property
-    def _rounds(self) -> int:
-        return math.prod(int(at.most or 0) for at in self._outer)
 
     def holds(self, read: ElementAccess) -> bool:
         """Return whether all that may be read is written by statements that are done before."""
         if not len(self._written):
             return False
-        while self._waiting and self._waiting[-1].done <= read.access.order:
-            elements = self._reached(self._waiting.pop().each, is_certain=True)
-            if elements is not None:
-                self._written[elements] = True
+        ready: list[ElementAccess] = []
+        while self._waiting and self._done[self._waiting[-1]] <= read.access.order:
+            ready.append(self._waiting.pop())
+        for units in self._certain(ready, self._outer):
+            self._written[units] = True
         self.is_full = bool(self._written.all())
-        elements = None if self.is_full else self._reached(read, is_certain=False)
-        return self.is_full or (elements is not None and bool(self._written[elements].all()))
+        if self.is_full:
+            return True
+        reached = self._reached(self._outer, read, is_certain=False)
+        return reached is not None and bool(self._written[reached].all())
 
-    def _reached(self, each: ElementAccess, *, is_certain: bool) -> np.ndarray | None:
+    def _certain(
+        self, stores: Sequence[ElementAccess], outer: Sequence[Around]
+    ) -> Iterator[np.ndarray]:
+        """Yield the units that stores write for certain in each round of some loops."""
+        parts = {pair for store in stores for pair in store.around}
+        inside: dict[Around, list[ElementAccess]] = {}
+        for store in stores:
+            units = self._reached(outer, store, is_certain=True)
+            if units is not None:
+                yield units
+            branches = (at for at, _ in store.around if at.condition is not None)
+            branch = next((at for at in branches if {(at, 1), (at, 2)} <= parts), None)
+            if branch is not None:
+                inside.setdefault(branch, []).append(store)
+        for branch, found in inside.items():
+            around = [at for at, _ in found[0].around]
+            loops = [at for at in around[: around.index(branch)] if at not in outer]
+            inner = _named_loops(loops, found)
+            arms = []
+            for part in (1, 2):
+                arm = [_without(each, branch) for each in found if (branch, part) in each.around]
+                units_of = self._certain(arm, (*outer, *inner))
+                arms.append(np.concatenate([np.zeros(0, np.int64), *units_of]))
+            # One part is executed: it writes what both would.
+            units = np.intersect1d(arms[0], arms[1])
+            yield units // self._count // _rounds_of(inner) * self._count + units % self._count
+
+    def _reached(
+        self, outer: Sequence[Around], each: ElementAccess, *, is_certain: bool
+    ) -> np.ndarray | None:
+        own = [at for at in each.loops if at not in self._around and at not in outer]
         ratio = each.access.bits // self._unit
-        return reached_in(self._outer, each, ratio, self._count, is_certain=is_certain)
+        return reached_in(outer, own, each, ratio, self._count, is_certain=is_certain)
+
+
+def _rounds_of(loops: Sequence[Around]) -> int:
+    counts = (loop.most if isinstance(loop.most, int) else 0 for loop in loops)
+    return max(math.prod(counts), 1)
+
+
+def _named_loops(loops: Sequence[Around], accesses: Sequence[ElementAccess]) -> list[Around]:
+    """Return the loops on whose rounds it depends which elements accesses reach."""
+    named = _names(*(expr for each in accesses for expr in _deciding(each)))
+    return [at for at in loops if at.is_loop and at.counter.__chandle__() in named]
 
 
 def _deciding(each: ElementAccess) -> Iterator[Any]:

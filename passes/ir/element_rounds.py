@@ -108,27 +108,35 @@ def _reached(access: ElementAccess, common: Sequence[Around], ratio: int) -> _Re
     loops, index = access.loops, access.index
     if index is not None and index.ty.dtype.lanes != 1 and not isinstance(index, tir.Ramp):
         raise _UnknownError  # A code generator may go through the lanes one by one.
-    elements, runs, free = _go_through(access, loops, ratio, MOST_ROUNDS, is_certain=False)
+    elements, runs, free = _go_through(access, loops, ratio, MOST_ROUNDS)
     inner = math.prod(int(loop.most or 0) for loop in loops[len(common) :])
     rounds = np.arange(len(runs)) // max(inner, 1)
     return _Reached(elements[runs].ravel(), np.repeat(rounds[runs], elements.shape[1]), free)
 
 
 def reached_in(
-    outer: Sequence[Around], access: ElementAccess, ratio: int, count: int, *, is_certain: bool
+    outer: Sequence[Around],
+    own: Sequence[Around],
+    access: ElementAccess,
+    ratio: int,
+    count: int,
+    *,
+    is_certain: bool,
 ) -> np.ndarray | None:
     """Return the units that an access reaches in each round of outer loops; None if not known.
 
-    Of the round with number `r`, unit `u` is ``r * count + u``. With `is_certain` they are some of
-    those that are reached whatever conditions are that are not known, else all that may be.
+    Of the round with number `r`, unit `u` is ``r * count + u``. `own` are the loops around the
+    access whose rounds count together. With `is_certain` they are some of the units that are
+    reached whatever conditions are that are not known, else all that may be.
     """
     named = {var.__chandle__() for var in nodes_in(access.index, tir.Var)}
-    own = [at for at in access.loops if at not in outer and at.counter.__chandle__() in named]
+    others = [at for at in own if at.counter.__chandle__() not in named]
+    own = [at for at in own if at not in others]
+    firsts = others if is_certain else None
     try:
-        found = _go_through(access, (*outer, *own), ratio, MOST_UNITS, is_certain=is_certain)
+        elements, runs, free = _go_through(access, (*outer, *own), ratio, MOST_UNITS, firsts)
     except _UnknownError:
         return None
-    elements, runs, free = found
     if free:
         return None
     begins = np.arange(len(runs)) // max(math.prod(int(loop.most or 0) for loop in own), 1) * count
@@ -138,13 +146,17 @@ def reached_in(
 
 
 def _go_through(
-    access: ElementAccess, loops: Sequence[Around], ratio: int, most: int, *, is_certain: bool
+    access: ElementAccess,
+    loops: Sequence[Around],
+    ratio: int,
+    most: int,
+    firsts: Sequence[Around] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, Mapping[tir.Var, Any]]:
     """Return the units that an access reaches in each round of some loops, and if it is executed.
 
     An element of the access takes `ratio` units. The third result is an offset of all units:
-    variables, each by its factor. With `is_certain` other loops are in their first rounds, and
-    conditions that are not known do not hold; else these do, and other loops are in any round.
+    variables, each by its factor. Conditions that are not known may hold; not so with `firsts`, the
+    loops that are in their first rounds.
     """
     index, extent = access.index, access.access.extent
     counts = [loop.most for loop in loops if isinstance(loop.most, int)]
@@ -154,20 +166,18 @@ def _go_through(
     total = math.prod(counts)
     if total * index.ty.dtype.lanes * width * ratio > most:
         raise _UnknownError
-    values: dict[int, Values] = {}
-    if is_certain:
-        begin = np.zeros((1, 1), np.int64)
-        values = {loop.counter.__chandle__(): begin for loop in access.loops}
+    begin = np.zeros((1, 1), np.int64)
+    values = {loop.counter.__chandle__(): begin for loop in firsts or ()}
     for loop, number in zip(loops, np.unravel_index(np.arange(total), counts or 1), strict=False):
         values[loop.counter.__chandle__()] = number[:, None]
     runs = np.ones((total, 1), bool)
-    for loop in access.loops if is_certain else loops:
+    for loop in (*loops, *(firsts or ())):
         if loop.extent is None:
             raise _UnknownError
         runs &= values[loop.counter.__chandle__()] < _value(loop.extent, values)
     for _, condition in access.conditions:
         holds = _holds(condition, values)
-        runs &= not is_certain if holds is None else holds
+        runs &= firsts is None if holds is None else holds
     free, first = _split(index.base if isinstance(index, tir.Ramp) else index, values)
     elements = _value(first, values) + np.zeros((total, 1), np.int64)
     if isinstance(index, tir.Ramp):

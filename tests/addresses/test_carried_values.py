@@ -334,6 +334,22 @@ def main(x: 64, y: 64):
     assert carrying(text) == expected
 
 
+@pytest.mark.parametrize(("condition", "expected"), [("k == 0", {"s": "k"}), ("k >= 0", {})])
+def test_more_elements_than_are_gone_through_in_all_rounds(
+    condition: str, expected: dict[str, str]
+):
+    text = f"""
+def main(x: 64, y: 64):
+    for k in range(8):
+        s: local.UB {1 << 20}
+        for i in range({1 << 20}):
+            if {condition}:
+                s[i] = x[0]
+        y[k] = s[k] + s[k + 1]
+"""
+    assert carrying(text) == expected
+
+
 def test_iterations_that_run_at_the_same_time_carry_nothing():
     text = in_loop(CARRIED["filled in the first round"]).replace("range(4)", "T.parallel(4)")
     assert carrying(text) == {}
