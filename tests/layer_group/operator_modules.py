@@ -142,10 +142,13 @@ def check_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> None
 
 def call(vm: Any, args: Sequence[np.ndarray], name: str = "main") -> list[np.ndarray]:
     """Call a function; return its results, tuples flattened."""
-    return [t.numpy() for t in _flat(vm[name](*[tvm.runtime.tensor(array) for array in args]))]
+    return flat(vm[name](*[tvm.runtime.tensor(array) for array in args]))
 
 
-def _flat(value: Any) -> list[Any]:
+def flat(value: Any) -> list[np.ndarray]:
+    """Return the arrays in nested tuples; a shape is one, too."""
     if isinstance(value, tvm.runtime.Tensor):
-        return [value]
-    return [tensor for part in value for tensor in _flat(part)]
+        return [value.numpy()]
+    if isinstance(value, tvm.runtime.ShapeTuple):
+        return [np.array(list(value))]
+    return [array for part in value for array in flat(part)]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import written_kernels as written
-from written_kernels import ALL, HALF, MAKE_S, SHAPE, WORK, WORK_R, ZERO, kernel, nest
+from written_kernels import ALL, HALF, MAKE_S, SHAPE, WORK, WORK_R, ZERO, kernel, nest, sum_over
 
 
 def with_buffer(what: str, *body: str) -> str:
@@ -19,16 +19,6 @@ def with_buffer(what: str, *body: str) -> str:
     """
     result = f"O[{ALL}] = A[{ALL}] * T.float32(2)"
     return kernel(nest(ALL, [*(body or (result,))]), buffers=[f"Q = T.sblock_alloc_buffer({what})"])
-
-
-def sum_over(
-    loop: str, axis: str, *, init: str = f"O[{ALL}] = T.float32(1)", rows: str = ""
-) -> str:
-    """A sum over one variable, ``r``, of a loop, or of none."""
-    axes = [*([rows] if rows else []), f"r = T.axis.{axis}"]
-    value = f"O[{ALL}] * T.float32(2) + A[n, c, h, r % 4]"
-    body = [f"O[{ALL}] = {value}"]
-    return kernel(nest(ALL, body, loops=[loop] if loop else [], axes=axes, init=init))
 
 
 def idle(extent: int) -> str:
@@ -286,11 +276,11 @@ LEFT = {
         ),
         "writes what it is given",
     ),
-    "a step": (written.bound("step"), SCHEDULED),
-    "a minimum": (written.bound("minimum"), "is not known"),
-    "a loop backwards": (written.bound("reversed"), SCHEDULED),
-    "a multiple of a loop": (written.bound("affine"), SCHEDULED),
-    "a predicate": (written.bound("predicate"), "has a predicate"),
-    "a predicate on rows": (written.bound("predicate on rows"), "has a predicate"),
+    "a step": (sum_over(*written.BINDINGS["step"]), SCHEDULED),
+    "a minimum": (sum_over(*written.BINDINGS["minimum"]), "is not known"),
+    "a loop backwards": (sum_over(*written.BINDINGS["reversed"]), SCHEDULED),
+    "a multiple of a loop": (sum_over(*written.BINDINGS["affine"]), SCHEDULED),
+    "a predicate": (sum_over(*written.BINDINGS["predicate"]), "has a predicate"),
+    "a predicate on rows": (sum_over(*written.BINDINGS["predicate on rows"]), "has a predicate"),
     **REFUSED,
 }

@@ -23,7 +23,7 @@ from boundary_cases import (
     with_groups,
 )
 from llvm_level import at_level
-from operator_modules import arrays, kernels, run
+from operator_modules import arrays, flat, kernels, run
 from tvm import relax
 
 KEPT = ("R.match_cast", "test.boundaries.twice")
@@ -42,14 +42,6 @@ def built():
         for m in (grouped, mod)
     ]
     return mod, grouped, machines
-
-
-def flat(value):
-    if isinstance(value, tvm.runtime.Tensor):
-        return [value.numpy()]
-    if isinstance(value, tvm.runtime.ShapeTuple):
-        return [np.array(list(value))]
-    return [array for part in value for array in flat(part)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
