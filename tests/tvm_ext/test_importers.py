@@ -339,6 +339,32 @@ def test_inputs_that_are_no_tensors_are_fixed(torch, tmp_path, options):
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_saved_size_that_is_made_of_another_is_read(torch, tmp_path):
+    class Twice(torch.nn.Module):
+        def forward(self, x, y):
+            return torch.relu(torch.cat([x, x]) + y)
+
+    network, example = Twice(), (torch.rand(4, 6), torch.rand(8, 6))
+    path, n = tmp_path / "network.pt2", torch.export.Dim("n", min=2)
+    program = torch.export.export(network, example, dynamic_shapes=({0: n}, {0: 2 * n}))
+    torch.export.save(program, path)
+    loaded = torch.export.load(path)
+    mod = tvm_ext.from_exported_program(loaded)
+    torch.export.save(loaded, path)  # It is as it was.
+    assert [str(one.name) for one in read_program(path)["main"].params] == ["x", "y"]
+
+    def sizes(*rows: int) -> InputSizes:
+        return InputSizes(shapes={name: (size, 6) for name, size in zip("yx", rows, strict=False)})
+
+    for rows, message in (((6, 4), "is 8, not 6"), ((8,), r"is 2 \* \w+ for variables .*, not 8")):
+        with pytest.raises(ValueError, match=f"input 'y': dimension 0 {message}"):
+            sizes(*rows).apply(mod)
+    fixed = sizes(8, 4).apply(mod)
+    machine = relax.VirtualMachine(tvm.compile(fixed, at_level("llvm")), tvm.cpu())
+    (found,) = machine["main"](*(tvm.runtime.tensor(one.numpy()) for one in example))
+    np.testing.assert_allclose(found.numpy(), network(*example).numpy(), rtol=1e-6)
+
+
 def test_what_a_program_overwrites_is_named_in_a_warning(torch, caplog):
     class Counted(torch.nn.Module):
         def __init__(self):

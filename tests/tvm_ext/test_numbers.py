@@ -86,6 +86,7 @@ class Module:
     assert "planned at the upper bounds of symbolic dimensions: n (axis 0 of x) = 16" in str(
         bounded
     )
+    assert "upper bounds" not in str(fixed)
     assert "rests on n" not in str(bounded)
 
     def taken(report):

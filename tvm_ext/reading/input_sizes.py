@@ -7,16 +7,17 @@ import math
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tvm import relax
 
-from passes.ir import LOWER_BOUND, IRModule, declared_bounds, tir
-from passes.relax import functions_in_order, place_of, rx, signature_variables
+from passes.ir import LOWER_BOUND, IRModule, declared_bounds, nodes_in, tir
+from passes.relax import functions_in_order, place_of, rx, signature_variables, value_of
 from tvm_ext.tensor_names import number_of_inputs
-from tvm_ext.text import did_you_mean
+from tvm_ext.text import did_you_mean, formula
 
 
 @dataclass(frozen=True)
@@ -84,21 +85,31 @@ def dimension_values(
 ) -> dict[Any, int]:
     """Return the value of each open dimension that shapes fix, and those that are known.
 
-    Of the inputs' own dimensions, numbers and texts are fixed; None is no known shape. Raises
-    ValueError when there is no such input, or sizes contradict one another.
+    Of the inputs' own dimensions, numbers are fixed, and so are expressions by their variables;
+    None is no known shape. Raises ValueError when there is no such input, or sizes contradict one
+    another.
     """
     check_known("input", shapes, inputs)
     values = dict(known)
+    made: list[tuple[str, int, Any, int]] = []
     for name, shape in shapes.items():
         own = inputs[name]
         if own is None or len(own) != len(shape):
             there = "no known shape" if own is None else f"{len(own)} dimensions"
             raise ValueError(f"input {name!r} has {there}, and {len(shape)} are given")
         for at, (dimension, size) in enumerate(zip(own, shape, strict=True)):
-            is_open = not isinstance(dimension, int | str)
+            is_open = isinstance(dimension, tir.Var | tuple)
             there = values.setdefault(dimension, size) if is_open else dimension
-            if there != size:
+            if not isinstance(there, int):
+                made.append((name, at, there, size))
+            elif there != size:
                 raise ValueError(f"input {name!r}: dimension {at} is {there}, not {size}")
+    for name, at, dimension, size in made:
+        value: int | str = f"{formula(dimension)} for variables that are to be bound"
+        with suppress(KeyError):
+            value = value_of(dimension, values.__getitem__)
+        if value != size:
+            raise ValueError(f"input {name!r}: dimension {at} is {value}, not {size}")
     return values
 
 
@@ -141,7 +152,9 @@ def dimensions(
     places: dict[str, str] = {}
     bounds: defaultdict[str, list[int | None]] = defaultdict(list)
     for _, func in functions_in_order(mod):
-        known = {**upper_bounds, **declared_bounds(func)}
+        own = {str(variable.name) for variable in nodes_in(func, tir.Var)}
+        bounded = {**upper_bounds, **declared_bounds(func)}.items()
+        known = {name: size for name, size in bounded if name in own}
         for name in {**{str(v.name): 0 for v in signature_variables(func)}, **known}:
             if places.get(name, name) == name:
                 places[name] = place_of(func, name)
@@ -179,8 +192,7 @@ def _shape_of(parameter: rx.Var) -> list[Any] | None:
     shape = getattr(parameter.ty, "shape", None)
     if not isinstance(shape, rx.ShapeExpr):
         return None
-    sizes = (size.value if isinstance(size, tir.IntConstant) else size for size in shape.values)
-    return [size if isinstance(size, int | tir.Var) else str(size) for size in sizes]
+    return [size.value if isinstance(size, tir.IntConstant) else size for size in shape.values]
 
 
 def check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
