@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import tvm_ffi
+from program_parts import loop
 from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.tirx import AllocBuffer, BufferLoad, BufferStore, For, IfThenElse, PrimFunc, SeqStmt, Var
@@ -139,19 +140,14 @@ class StatementBuilder:
             [
                 AllocBuffer(self.a),
                 AllocBuffer(self.b),
-                _loop(i, LENGTH, BufferStore(self.a, BufferLoad(x, [i]), [i])),
+                loop(i, LENGTH, BufferStore(self.a, BufferLoad(x, [i]), [i])),
                 statement,
-                _loop(j, LENGTH, BufferStore(y, BufferLoad(self.b, [j]), [j])),
+                loop(j, LENGTH, BufferStore(y, BufferLoad(self.b, [j]), [j])),
             ]
         )
         if around:
-            body = _loop(outer, 2, body)
+            body = loop(outer, 2, body)
         return PrimFunc([x, y, self.scalar], body), statement
-
-
-def _loop(counter: Any, extent: int, body: Any) -> Any:
-    first, count = (tirx.const(value, str(counter.ty.dtype)) for value in (0, extent))
-    return For(counter, first, count, tirx.ForKind.SERIAL, body)
 
 
 def events(op: Any, values: dict[Any, int]) -> Iterator[tuple[str, int, bool]]:
