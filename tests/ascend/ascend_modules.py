@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions made into modules, planned by `AscendPlanMemory`: addresses, or why it refuses."""
+"""Functions made into modules, planned by `AscendPlanMemory`, and what is found of pipelines."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from program_text import program
 from tvm import tirx
 from tvm.target import Target
 
+from passes.ascend.analysis.pipes import Pipelines
+from passes.planning import PipelineUse
+from passes.prim_func.problems import ProblemOptions, find_problems
+from passes.simulation import Alternative, Loop, Step
+from target_hw.ascend import CHIPS
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from target_hw.target import with_memory
 from tvm_ext import lowering
@@ -60,3 +65,38 @@ def uses_scope(scope: str, size=64, annotations=None, reads_first=False, looped=
     if looped:
         lines = ["for _ in range(4):", *(f"    {line}" for line in lines)]
     return program(f"def main(x: 64, y: 64, n: T.int32):\n{indent(chr(10).join(lines), '    ')}")
+
+
+# Pipelines
+
+
+MEMORY = CHIPS["ascend/910b"]
+
+
+def pipelines(func: tirx.PrimFunc):
+    """Return what is found in a function, lowered to where storage is planned."""
+    found = find_problems(module(func, "llvm")["main"], ProblemOptions(memory=MEMORY))
+    return found, Pipelines(found)
+
+
+def uses(func: tirx.PrimFunc) -> dict[str, PipelineUse]:
+    """Return how the planned buffers of a function meet the pipelines."""
+    return pipelines(func)[1].uses
+
+
+def steps_of(func: tirx.PrimFunc) -> tuple[Step, ...]:
+    """Return the statements of a function, on their pipes."""
+    return pipelines(func)[1].program
+
+
+def outline(steps: tuple[Step, ...]) -> list:
+    """Return the pipes of a program, lists for loops and sets of two tuples for branches."""
+    made: list = []
+    for step in steps:
+        if isinstance(step, Loop):
+            made.append([step.extent, *outline(step.body)])
+        elif isinstance(step, Alternative):
+            made.append((tuple(outline(step.then)), tuple(outline(step.otherwise))))
+        else:
+            made.append(step.pipe)
+    return made

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from pipe_outlines import outline, pipelines, steps_of, uses
+from ascend_modules import outline, pipelines, steps_of, uses
 from program_text import program, programs
 from test_first_writes import check
 
