@@ -68,6 +68,24 @@ def in_a_loop(x: 512, y: 512):
         a[tx] = x[k * 128 + tx]
         b[tx] = a[127 - tx] + T.float32(1)
         y[k * 128 + tx] = b[127 - tx]
+
+def never_read(x: 256, y: 256):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 128)
+    a, b: shared 128
+    a[127 - tx] = x[tx]
+    b[tx] = x[128 + tx]
+    y[tx] = b[tx]
+
+def stored_last(x: 256, y: 256):
+    T.launch_thread("blockIdx.x", 1)
+    tx = T.launch_thread("threadIdx.x", 128)
+    a, b: shared 128
+    a[tx] = x[tx]
+    y[tx] = a[tx]
+    a[127 - tx] = x[128 + tx]
+    b[tx] = x[128 + tx]
+    y[128 + tx] = b[tx]
 """)
 
 
