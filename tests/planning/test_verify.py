@@ -46,7 +46,10 @@ def plan_of(offsets, peak=0, penalty=0):
 def test_any_placement_is_judged_as_byte_by_byte(lives, problem, data):
     offsets = {
         buffer.name: buffer.pinned
-        or tuple(data.draw(st.integers(0, 8)) for _ in range(data.draw(counts(buffer))))
+        or tuple(
+            data.draw(st.integers(0, 8)) * problem.alignment_of(buffer)
+            for _ in range(data.draw(counts(buffer)))
+        )
         for buffer in problem.buffers
     }
     found = {v.kind for v in verify(problem, plan_of(offsets))} - {"peak", "penalty"}
