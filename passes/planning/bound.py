@@ -38,11 +38,13 @@ def lower_bound(problem: Problem) -> int:
     """
     if not isinstance(problem, Problem):
         raise ValueError(f"a lower bound is that of a Problem, got {type(problem).__name__}")
-    return problem.bound
+    known = vars(problem)  # Where its cached properties are
+    if "lower_bound" not in known:
+        known["lower_bound"] = _lower_bound(problem)
+    return int(known["lower_bound"])
 
 
-def find_bound(problem: Problem) -> int:
-    """Find `lower_bound`."""
+def _lower_bound(problem: Problem) -> int:
     columns = problem.columns
     bound = int(columns.sizes.max(initial=0))
     if problem.memory.reserved or problem.pins:

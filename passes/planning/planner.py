@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from passes.planning.bound import lower_bound
 from passes.planning.buffer import ADDRESS_LIMIT
 from passes.planning.plan import Plan, Status
 from passes.planning.problem import Problem
@@ -207,6 +208,6 @@ def _judged(problem: Problem, plan: Plan, where: str) -> Plan:
     """Return a user's plan as optimal if it costs nothing and is as low as the lower bound."""
     if not isinstance(plan.status, Status):
         raise ValueError(f"{where}: a plan's status must be a Status, got {plan.status!r}")
-    if plan.status is Status.FEASIBLE and not plan.penalty and plan.peak == problem.bound:
+    if plan.status is Status.FEASIBLE and not plan.penalty and plan.peak == lower_bound(problem):
         return replace(plan, status=Status.OPTIMAL)
     return plan

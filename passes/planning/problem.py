@@ -205,13 +205,6 @@ class Problem:
         return Columns.of(self.buffers)
 
     @cached_property
-    def bound(self) -> int:
-        """The number of bytes that `lower_bound` returns."""
-        from passes.planning.bound import find_bound  # It is about this class
-
-        return find_bound(self)
-
-    @cached_property
     def alignments(self) -> Ints:
         """Bytes that every offset of each buffer is a multiple of."""
         common = self.memory.alignment

@@ -59,7 +59,7 @@ def hill_climb(problem: Problem, budget: Budget) -> Plan:
     best = peak, kept = placed()
     for attempt in range(1, ATTEMPTS):
         pair = _pair(met, turn, np.flatnonzero(kept + block_list.size_array == peak), rng)
-        if tracker.expired or best[0] <= block_list.problem.bound:
+        if tracker.expired or best[0] <= block_list.bound:
             break
         if pair is None:
             continue

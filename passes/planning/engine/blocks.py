@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from passes.planning.bound import lower_bound
 from passes.planning.buffer import LiveRange, live_together
 from passes.planning.columns import Ints as Ints
 from passes.planning.plan import OffsetColumn, Plan, Status
@@ -150,6 +151,11 @@ class BlockList:
             ):
                 taken.append((offset, end))
         return sorted(taken)
+
+    @cached_property
+    def bound(self) -> int:
+        """The problem's lower bound on the peak, in bytes."""
+        return lower_bound(self.problem)
 
     @cached_property
     def interference(self) -> list[Row]:
@@ -295,8 +301,8 @@ class BlockList:
         """Return what the bound says of a plan."""
         capacity = self.problem.capacity
         if capacity is not None and peak > capacity:
-            return Status.INFEASIBLE if self.problem.bound > capacity else Status.NOT_FOUND
-        proven = penalty == 0 and peak == self.problem.bound
+            return Status.INFEASIBLE if self.bound > capacity else Status.NOT_FOUND
+        proven = penalty == 0 and peak == self.bound
         return Status.OPTIMAL if proven else Status.FEASIBLE
 
 

@@ -82,7 +82,7 @@ def _exactly(block_list: BlockList, plan: Plan, tracker: BudgetTracker) -> Plan:
         if len(wide) > EXACT_BLOCKS:
             complete = False
             continue
-        if problem.capacity is not None and variant.bound > problem.capacity:
+        if problem.capacity is not None and wide.bound > problem.capacity:
             continue
         exact = WeightedSearch(wide, incumbent, tracker)
         exact.run()
@@ -166,12 +166,12 @@ def minimise(block_list: BlockList, tracker: BudgetTracker) -> Plan:
     if best.status is not Status.FEASIBLE or block_list.live_pairs > SEARCHED_PAIRS:
         return best
     check = FeasibilityCheck(block_list)
-    bound = proven = block_list.problem.bound  # The lowest peak that is not ruled out
+    proven = block_list.bound  # The lowest peak that is not ruled out
     nodes = QUESTION_NODES
     while proven < best.peak and tracker.left:
         used = tracker.used
         low = question = proven
-        while tracker.left and best.peak - low > (bound // 1000 if low > proven else 0):
+        while tracker.left and best.peak - low > (block_list.bound // 1000 if low > proven else 0):
             outcome, offsets = check.run(question, tracker.share(1, at_most=nodes))
             if offsets and block_list.peak(offsets) < best.peak:
                 best = block_list.plan(offsets, "best")

@@ -74,7 +74,7 @@ class FeasibilityCheck:
         The outcome is `PAUSED` if the tracker stopped the search, or first fit left blocks over:
         these then lie above, and offsets are returned all the same.
         """
-        if self._block_list.problem.bound > capacity:
+        if self._block_list.bound > capacity:
             return Outcome.EXHAUSTED, []
         core = self._free if len(self._free) <= WHOLE_BLOCKS else self._critical(capacity)
         if not 0 < len(core) <= WHOLE_BLOCKS or not tracker.left:

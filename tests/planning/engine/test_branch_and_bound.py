@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planning_oracles import best_by_brute_force, problems, table
 from sweeps import sample
 
-from passes.planning import Budget, Buffer, Problem, check, lower_bound, solve
+from passes.planning import Budget, Buffer, Problem, check, solve
 from passes.planning.engine import compiled
 from passes.planning.engine.blocks import BlockList
 from passes.planning.planners.canonical_loop import UNPLACED, advance
@@ -112,7 +112,7 @@ def test_both_versions_take_the_same_steps_on_small_problems(with_compiler, prob
 def test_both_versions_take_the_same_steps_on_a_larger_one(with_compiler, attempt, slack):
     problem = random_table(1, 120)
     packing = packed(problem)
-    capacity = int(lower_bound(problem) * (1 + slack))
+    capacity = int(BlockList(problem).bound * (1 + slack))
     assert_same_steps(*twins(packing, attempt, capacity), [1, 7, 300, 700])
 
 

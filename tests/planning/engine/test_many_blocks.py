@@ -210,9 +210,9 @@ def test_what_has_no_place_around_a_core_lies_above(seed, monkeypatch):
     problem = table(seed, 300, 0.05)
     block_list = BlockList(problem)
     search = feasibility.FeasibilityCheck(block_list)
-    outcome, offsets = search.run(block_list.problem.bound, BudgetTracker(Budget(20_000)))
+    outcome, offsets = search.run(block_list.bound, BudgetTracker(Budget(20_000)))
     assert outcome is feasibility.Outcome.PAUSED
     plan = block_list.plan(offsets, "core")
     assert verify(problem, plan) == ()
-    assert plan.peak > block_list.problem.bound
+    assert plan.peak > block_list.bound
     assert solve(problem, "best", Budget(20_000)).peak <= plan.peak
