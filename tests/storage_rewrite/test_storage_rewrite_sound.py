@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import partial
+from textwrap import indent
 from typing import Any
 
 import corpus as functions
@@ -17,7 +18,7 @@ import pytest
 import tvm
 import tvm_ffi
 from llvm_level import at_level
-from program_text import program, programs
+from program_text import cases, program, programs
 from tvm import tirx
 from tvm.tirx import AllocBuffer, BufferStore, PrimFunc
 
@@ -129,16 +130,48 @@ def allocations(func: Any) -> list[tuple[str, int, str]]:
     return found
 
 
-def test_memory_keeps_the_size_that_it_was_declared_with():
-    # Running what the stock pass makes of this writes out of bounds, so only the IR is looked at.
-    func = program("""
-    def main(A: 64, B: 64):
-        a: global 64
-        view = T.decl_buffer((256,), "int8", data=a.data)
-        view[i] = T.int8(7) for i in range(256)
-    """)
-    assert allocations(run_pass(func)) == [("a", SIZE, "int8")]
-    assert allocations(run_pass(func, sound=True)) == [("a", SIZE, "float32")]
+LEFT = cases("""
+# a size that was declared: a 64 int8 -> a 64 float32
+a: global 64
+view = T.decl_buffer((256,), "int8", data=a.data)
+view[i] = T.int8(7) for i in range(256)
+# vectors of unknown length, whose index would be one in vectors: a 16 float32x4 -> a 64 float32
+a: global 64
+a[T.Ramp(i * 4, 1, 4)] = A[T.Ramp(i * 4, 1, 4)] for i in range(16)
+a[T.Ramp(4, 1, T.vscale() * 4)] = T.Broadcast(T.float32(0), T.vscale() * 4)
+# volatile memory: a 64 float32 -> a 64 float32, b 64 float32
+a: global 64 float32 {"tirx.volatile": True}
+b: global 64
+a[i] = T.float32(1) for i in range(64)
+B[i] = a[i] for i in range(64)
+b[i] = T.float32(2) for i in range(64)
+B[i] = b[i] for i in range(64)
+# threads that a barrier parts: a 64 int4 -> a 64 int4
+with T.launch_thread("threadIdx.x", 64) as tx:
+    a, b: shared 64 int4
+    a[tx] = C[tx]
+    D[tx] = a[63 - tx]
+    b[tx] = C[tx + 64]
+    D[tx + 64] = b[63 - tx]
+# threads whose bytes a barrier for int4 does not see: a 64 int4 -> a 64 int4, b 64 int4
+with T.launch_thread("threadIdx.x", 64) as tx:
+    a, b: shared 64 int4
+    a[tx] = C[tx]
+    view = T.decl_buffer((32,), "int8", data=a.data, scope="shared")
+    view[tx // 2] = T.int8(1)
+    D[tx] = a[63 - tx]
+    b[tx] = C[tx + 64]
+    D[tx + 64] = b[63 - tx]
+""")
+"""Programs, with what the original leaves of their memory, and what is sound."""
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_what_is_left(case: str) -> None:
+    text = f"def main(A: 64, B: 64, C: 128 int4, D: 128 int4):\n{indent(LEFT[case], '    ')}"
+    found = (allocations(run_pass(program(text), sound=sound)) for sound in (False, True))
+    left = [", ".join(" ".join(map(str, one)) for one in each) for each in found]
+    assert " -> ".join(left) == case.partition(": ")[2]
 
 
 def test_elements_of_no_whole_bytes_are_not_made_vectors():
@@ -156,18 +189,6 @@ def test_elements_of_no_whole_bytes_are_not_made_vectors():
     result = tvm.runtime.tensor(np.zeros(SIZE, "float32"))
     library["main"](tvm.runtime.tensor(values), result)
     np.testing.assert_array_equal(result.numpy(), values)
-
-
-def test_memory_that_vectors_of_unknown_length_access_keeps_its_type():
-    """An index in elements of the old type would be one in vectors."""
-    func = program("""
-    def main(A: 64, B: 64):
-        a: global 64
-        a[T.Ramp(i * 4, 1, 4)] = A[T.Ramp(i * 4, 1, 4)] for i in range(16)
-        a[T.Ramp(4, 1, T.vscale() * 4)] = T.Broadcast(T.float32(0), T.vscale() * 4)
-    """)
-    assert allocations(run_pass(func)) == [("a", 16, "float32x4")]
-    assert allocations(run_pass(func, sound=True)) == [("a", SIZE, "float32")]
 
 
 @pytest.mark.parametrize("index", ["int8", "uint8"])
@@ -264,49 +285,6 @@ def test_scalars_and_vectors_do_not_share():
     with pytest.raises(ValueError, match=r"'main'.*lanes"):
         run_pass(func)
     assert len(allocations(run_pass(func, sound=True))) == 2
-
-
-def test_volatile_memory_is_not_shared():
-    func = program("""
-    def main(A: 64, B: 64):
-        a: global 64 float32 {"tirx.volatile": True}
-        b: global 64
-        a[i] = T.float32(1) for i in range(64)
-        B[i] = a[i] for i in range(64)
-        b[i] = T.float32(2) for i in range(64)
-        B[i] = b[i] for i in range(64)
-    """)
-    assert len(allocations(run_pass(func))) == 1
-    assert len(allocations(run_pass(func, sound=True))) == 2
-
-
-@pytest.mark.parametrize(
-    ("more", "storages"),
-    [
-        ("", 1),
-        # A barrier for int4 does not see the threads that write the same bytes as int8.
-        (
-            """
-        view = T.decl_buffer((32,), "int8", data=a.data, scope="shared")
-        view[tx // 2] = T.int8(1)""",
-            2,
-        ),
-    ],
-)
-def test_threads_that_no_barrier_parts_share_no_storage(more: str, storages: int) -> None:
-    func = program(f"""
-    def main(A: 128 int4, B: 128 int4):
-      with T.launch_thread("threadIdx.x", 64) as tx:
-        a: shared 64 int4
-        b: shared 64 int4
-        a[tx] = A[tx]
-        {more.strip()}
-        B[tx] = a[63 - tx]
-        b[tx] = A[tx + 64]
-        B[tx + 64] = b[63 - tx]
-    """)
-    assert len(allocations(run_pass(func))) == 1
-    assert len(allocations(run_pass(func, sound=True))) == storages
 
 
 def test_plain_programs_still_share():
