@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from passes.planning import (
     Budget,
-    Buffer,
     Plan,
     Problem,
     Solver,
@@ -44,7 +43,7 @@ BUILT = "as built"
 class Peak:
     """The positions where a plan is at its highest."""
 
-    # The positions with the most bytes in use, each with other live buffers than the one before,
+    # The positions with the most bytes in use, each with other live bytes than the one before,
     # among those at which a buffer reaches the plan's peak; of TVM's own plan, among all.
     places: tuple[int, ...]
     live: tuple[str, ...]  # The buffers live at the first, largest first, all slots counted
@@ -169,16 +168,33 @@ class PlannedProblem:
 
     def peak(self) -> Peak:
         """Find where the plan is at its highest."""
-        everywhere = self.planner == STOCK and not self.has_offsets
-        steps = list(_bytes_in_use(self.problem, self.plan, everywhere=everywhere))
+        changes: defaultdict[int, list[tuple[int, Slot]]] = defaultdict(list)
+        slots, _ = self.slots()
+        for slot in slots:
+            changes[slot.begin].append((1, slot))
+            changes[slot.end].append((-1, slot))
+        top = max((slot.high for slot in slots), default=0)
+        # TVM's own allocations reach the peak at no position of their own.
+        at_top = int(self.planner == STOCK and not self.has_offsets)
+        live, used, steps = dict[Slot, None](), 0, []
+        for at in sorted(changes):
+            for sign, slot in sorted(changes[at]):  # First those that end
+                at_top += sign * (slot.high == top)
+                used += sign * (slot.high - slot.low)
+                if sign > 0:
+                    live[slot] = None
+                else:
+                    del live[slot]
+            # Else nothing that is live shares bytes.
+            steps.append((at, _union(live) if self.problem.in_place else used, at_top > 0))
         most = max((used for _, used, highest in steps if highest), default=0)
         places = tuple(at for at, used, highest in steps if highest and used == most) or (0,)
         others = ((at, used) for at, used, highest in steps if not (highest and used == most))
         at, below = max(others, key=lambda step: step[1], default=(0, 0))
         here = (places[0], places[0] + 1)
-        live = [b for b in self.problem.buffers if live_together(b.live, (here,))]
-        live.sort(key=lambda b: (-b.size * len(self.plan.offsets[b.name]), b.name))
-        names = tuple(b.name for b in live)
+        found = [b for b in self.problem.buffers if live_together(b.live, (here,))]
+        found.sort(key=lambda b: (-b.size * len(self.plan.offsets[b.name]), b.name))
+        names = tuple(b.name for b in found)
         return Peak(places, names, most, (below, at) if below else None)
 
 
@@ -332,40 +348,10 @@ def planned(
     return PlannedProblem(planner, problem, plan, seconds)
 
 
-def _bytes_in_use(
-    problem: Problem, plan: Plan, everywhere: bool
-) -> Iterator[tuple[int, int, bool]]:
-    """Yield the positions at which the live buffers change: position, bytes in use, at the peak.
-
-    The last is whether a buffer that ends highest is live; with `everywhere`, it is always true.
-    """
-    changes: defaultdict[int, list[tuple[int, Buffer]]] = defaultdict(list)
-    for buffer in problem.buffers:
-        for begin, end in buffer.live:
-            changes[begin].append((1, buffer))
-            changes[end].append((-1, buffer))
-    top = max((o + b.size for b in problem.buffers for o in plan.offsets[b.name]), default=0)
-    used = highest = 0
-    live: dict[str, Buffer] = {}
-    for position in sorted(changes):
-        for sign, buffer in sorted(changes[position], key=lambda change: change[0]):
-            offsets = plan.offsets[buffer.name]
-            highest += sign * (max(offsets) + buffer.size == top)
-            used += sign * buffer.size * len(offsets)
-            if sign > 0:
-                live[buffer.name] = buffer
-            else:
-                del live[buffer.name]
-        shared = bool(problem.in_place)  # Else nothing that is live shares bytes.
-        yield position, _union(plan, live) if shared else used, everywhere or highest > 0
-
-
-def _union(plan: Plan, buffers: Mapping[str, Buffer]) -> int:
-    """Return how many bytes belong to at least one of the buffers."""
+def _union(slots: Iterable[Slot]) -> int:
+    """Return how many bytes belong to at least one of the slots."""
     occupied = reached = 0
-    for begin, end in sorted(
-        (at, at + buffer.size) for name, buffer in buffers.items() for at in plan.offsets[name]
-    ):
+    for begin, end in sorted((slot.low, slot.high) for slot in slots):
         occupied += max(0, end - max(begin, reached))
         reached = max(reached, end)
     return occupied

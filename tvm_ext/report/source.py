@@ -96,15 +96,14 @@ def memory_map(
     """
     plans = planners if isinstance(planners, Mapping) else None
     names = () if isinstance(planners, Mapping) else planners
-    ask = Ask(names, scopes, functions, budget, False, upper_bounds or {}, progress)
-    ask = replace(ask, view=view, target=target, sizes=sizes, capacity=capacity)
-    ask = replace(ask, alignment=alignment)
+    given = (names, scopes, functions, budget, False, upper_bounds or {}, progress)
+    ask = Ask(*given, view, target, sizes, capacity, alignment)
     if plans is not None:
         if not isinstance(what, Problem):
             raise TypeError("memory_map: plans are of a Problem; of a program, name planners")
         ask.check_alone(what.name, "a Problem")
-        given = tuple(PlannedProblem(name, what, plan) for name, plan in plans.items())
-        return Report(what.name, (MemoryView(what.name, given),))
+        placed = tuple(PlannedProblem(name, what, plan) for name, plan in plans.items())
+        return Report(what.name, (MemoryView(what.name, placed),))
     shown = _report(what, ask, title)
     if view != "rewrite":
         shown.need_memories()
@@ -134,9 +133,8 @@ def compare(
     `memory_map`.
     """
     names = compared_planners(planners)
-    ask = Ask(names, scopes, functions, budget, True, upper_bounds or {}, progress)
-    ask = replace(ask, view=view, target=target, sizes=sizes, capacity=capacity)
-    return _report(what, replace(ask, alignment=alignment), title)
+    given = (names, scopes, functions, budget, True, upper_bounds or {}, progress)
+    return _report(what, Ask(*given, view, target, sizes, capacity, alignment), title)
 
 
 def _report(what: object, ask: Ask, title: str) -> Report:

@@ -220,14 +220,6 @@ def layer_groups(
     )
 
 
-def check_local_memory(target: Target) -> None:
-    """Raise ValueError on a target that describes no local memory for layers to run in."""
-    if layer_group.local_memory(target) is None:
-        lacks = f"target {target_label(target)} describes no memory {layer_group.SCOPE!r}"
-        example = "a chip that has one is sophgo/bm1684x"
-        raise ValueError(f"{lacks}, so no layers can run together; {example}")
-
-
 def lowered(mod: IRModule, *, fuse: bool = True) -> IRModule:
     """Return a module with its operators as calls of kernels; `mod` itself where they are.
 
@@ -286,7 +278,10 @@ def groups(mod: IRModule, target: Target, ask: Ask) -> Iterator[Finding]:
     if ask.budget is not None or ask.upper_bounds:
         lacks = "within limits of their own" if ask.budget is not None else "at known sizes alone"
         raise ValueError(f"groups of layers are planned {lacks}: give no others")
-    check_local_memory(target)
+    if layer_group.local_memory(target) is None:
+        lacks = f"target {target_label(target)} describes no memory {layer_group.SCOPE!r}"
+        example = f"a chip that has one is {DEFAULT_CHIP}"
+        raise ValueError(f"{lacks}, so no layers can run together; {example}")
     found = layer_groups(mod, target, progress=ask.progress)
     numbers: defaultdict[str, int] = defaultdict(int)
     for summary in found.groups:
