@@ -153,8 +153,8 @@ GROUP = {"layers": ["no_such:layer"]}
         ('{"blocks": [{"function": "main", "groups": []}]}', "block 0: 'block' is missing"),
         ({"layers": []}, 'group 0: "layers" must be names'),
         ({**GROUP, "slices": {"x": 2}}, "'x' is not known; there may be 'n', 'd', 'w', 'h'"),
-        ({**GROUP, "slices": {"h": 0}}, "'h' must be a whole number, got 0"),
-        ({**GROUP, "part_bytes": "1"}, "'part_bytes' must be a whole number, got '1'"),
+        ({**GROUP, "slices": {"h": 0}}, "'h' must be a whole number from 1 up, got 0"),
+        ({**GROUP, "part_bytes": "1"}, "'part_bytes' must be a whole number from 0 up, got '1'"),
         ({**GROUP, "halo": "drop"}, "'halo' must be one of"),
         ({**GROUP, "share": []}, "'share' must be one of"),
         ({**GROUP, "slices": {"h": 3}, "cores": 2}, "cores cannot have equally many slices"),
@@ -180,7 +180,7 @@ def test_a_pipeline_reads_its_plan_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda groups: groups.append(groups[0]), "is in .*group 0, too"),
+        (lambda groups: groups.append(groups[0]), "group 1: layer '.*' is in group 0, too"),
         (lambda groups: groups[0].update(slices={"h": 1000}), "slices along 'h' at most, not 1000"),
         (lambda groups: groups[0].update(cores=2, slices={"h": 2}), "the chip has 1 cores, not 2"),
         (lambda groups: groups[0].update(slices={}, part_bytes=0), "bytes a lane of local.LMEM"),

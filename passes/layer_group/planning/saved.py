@@ -98,8 +98,10 @@ def _read_group(data: Any, where: str) -> SavedGroup:
     slices = _only(given["slices"], f'{where}, "slices"', optional=tuple(LETTERS))
     numbers = slices | {name: given[name] for name in ("cores", "part_bytes")}
     for name, value in numbers.items():
-        if type(value) is not int or value < (name != "part_bytes"):
-            raise ValueError(f"{where}: {name!r} must be a whole number, got {value!r}")
+        least = int(name != "part_bytes")
+        if type(value) is not int or value < least:
+            text = f"{name!r} must be a whole number from {least} up, got {value!r}"
+            raise ValueError(f"{where}: {text}")
     for name, known in _KNOWN.items():
         if given[name] not in known:
             raise ValueError(f"{where}: {name!r} must be one of {known}, got {given[name]!r}")
@@ -140,7 +142,7 @@ def in_order_of(network: Network, groups: Sequence[SavedGroup]) -> Network:
     number = {layer.name: at for at, layer in enumerate(network.layers)}
     unit = list(range(len(network.layers)))  # By the layer: the first layer of its group
     taken: dict[str, str] = {}
-    for group in groups:
+    for at, group in enumerate(groups):
         for name in group.layers:
             if name not in number:
                 raise ValueError(f"{group.where}: {network.name!r} has no layer {name!r}")
@@ -148,7 +150,7 @@ def in_order_of(network: Network, groups: Sequence[SavedGroup]) -> Network:
                 raise ValueError(f"{group.where}: layer {name!r} cannot be grouped: {reason}")
             if name in taken:
                 raise ValueError(f"{group.where}: layer {name!r} is in {taken[name]}, too")
-            taken[name] = group.where
+            taken[name] = f"group {at}"
         first = min(number[name] for name in group.layers)
         for name in group.layers:
             unit[number[name]] = first
