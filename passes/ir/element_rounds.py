@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from passes.ir import tir
-from passes.ir.buffers import items
 from passes.ir.element_accesses import Around, ElementAccess
 from passes.ir.index_values import NotAnIndexError, Values, rounds_products, values_of
 from passes.ir.structural import has_any, nodes_in, structural_map
@@ -34,7 +33,6 @@ class _Reached(NamedTuple):
 
     elements: np.ndarray
     rounds: np.ndarray  # Those of the loops around both accesses, numbered in their order
-    free: Mapping[tir.Var, Any]  # The offset of all elements: variables, each by its factor
 
 
 def comes_first_in_rounds(
@@ -55,8 +53,6 @@ def comes_first_in_rounds(
         return False
     if not (len(read.elements) and len(written.elements)):
         return True
-    if not _is_same_base(read.free, written.free, ratio):
-        return False
     ends = [(at.min(), at.max()) for at in (read.elements, written.elements)]
     begin, end = min(low for low, _ in ends), max(high for _, high in ends) + 1
     if end - begin > _FAR_APART:
@@ -81,7 +77,7 @@ def comes_first_in_rounds(
 
 
 def _backward(reached: _Reached) -> _Reached:
-    return _Reached(reached.elements[::-1], reached.rounds[::-1], reached.free)
+    return _Reached(reached.elements[::-1], reached.rounds[::-1])
 
 
 def _by_element(reached: _Reached, begin: int, end: int, never: int) -> np.ndarray:
@@ -91,27 +87,15 @@ def _by_element(reached: _Reached, begin: int, end: int, never: int) -> np.ndarr
     return found
 
 
-def _is_same_base(one: Mapping[tir.Var, Any], two: Mapping[tir.Var, Any], ratio: int) -> bool:
-    """Return whether the same is to be added to two indices."""
-    if not one and not two:
-        return True
-    factors = [{v.__chandle__(): factor for v, factor in free.items()} for free in (one, two)]
-    return (
-        ratio == 1
-        and factors[0].keys() == factors[1].keys()
-        and all(tir.expr_deep_equal(factor, factors[1][key]) for key, factor in factors[0].items())
-    )
-
-
 def _reached(access: ElementAccess, common: Sequence[Around], ratio: int) -> _Reached:
     """Return what an access may reach, in units: an element of its own takes `ratio` of them."""
     loops, index = access.loops, access.index
     if index is not None and index.ty.dtype.lanes != 1 and not isinstance(index, tir.Ramp):
         raise _UnknownError  # A code generator may go through the lanes one by one.
-    elements, runs, free = _go_through(access, loops, ratio, MOST_ROUNDS)
+    elements, runs = _go_through(access, loops, ratio, MOST_ROUNDS)
     inner = math.prod(int(loop.most or 0) for loop in loops[len(common) :])
     rounds = np.arange(len(runs)) // max(inner, 1)
-    return _Reached(elements[runs].ravel(), np.repeat(rounds[runs], elements.shape[1]), free)
+    return _Reached(elements[runs].ravel(), np.repeat(rounds[runs], elements.shape[1]))
 
 
 def reached_in(
@@ -134,10 +118,8 @@ def reached_in(
     own = [at for at in own if at not in others]
     firsts = others if is_certain else None
     try:
-        elements, runs, free = _go_through(access, (*outer, *own), ratio, MOST_UNITS, firsts)
+        elements, runs = _go_through(access, (*outer, *own), ratio, MOST_UNITS, firsts)
     except _UnknownError:
-        return None
-    if free:
         return None
     begins = np.arange(len(runs)) // max(math.prod(int(loop.most or 0) for loop in own), 1) * count
     is_inside = (elements >= 0) & (elements < count) & runs[:, None]
@@ -151,12 +133,11 @@ def _go_through(
     ratio: int,
     most: int,
     firsts: Sequence[Around] | None = None,
-) -> tuple[np.ndarray, np.ndarray, Mapping[tir.Var, Any]]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the units that an access reaches in each round of some loops, and if it is executed.
 
-    An element of the access takes `ratio` units. The third result is an offset of all units:
-    variables, each by its factor. Conditions that are not known may hold; not so with `firsts`, the
-    loops that are in their first rounds.
+    An element of the access takes `ratio` units. Conditions that are not known may hold; not so
+    with `firsts`, the loops that are in their first rounds.
     """
     index, extent = access.index, access.access.extent
     counts = [loop.most for loop in loops if isinstance(loop.most, int)]
@@ -178,28 +159,10 @@ def _go_through(
     for _, condition in access.conditions:
         holds = _holds(condition, values)
         runs &= firsts is None if holds is None else holds
-    free, first = _split(index.base if isinstance(index, tir.Ramp) else index, values)
-    elements = _value(first, values) + np.zeros((total, 1), np.int64)
-    if isinstance(index, tir.Ramp):
-        elements = elements + _value(index.stride, values) * _lanes(index)
+    elements = _value(index, values) + np.zeros((total, 1), np.int64)
     within = (np.arange(width)[:, None] * ratio + np.arange(ratio)).ravel()
     wide = elements[:, :, None] * ratio + within
-    return wide.reshape(total, elements.shape[1] * len(within)), runs[:, 0], free
-
-
-def _split(index: Any, values: Mapping[int, Values]) -> tuple[dict[tir.Var, Any], Any]:
-    """Return the variables in an index that no loop counts, each with its factor; and the rest."""
-    free = {v.__chandle__(): v for v in nodes_in(index, tir.Var) if v.__chandle__() not in values}
-    if not free:
-        return {}, index
-    if index.ty.dtype.lanes != 1:
-        raise _UnknownError
-    *factors, rest = items(tir.detect_linear_equation(index, [*free.values()])) or [None]
-    counted = {v.__chandle__() for factor in factors for v in nodes_in(factor, tir.Var)}
-    if rest is None or not counted.isdisjoint(values):
-        raise _UnknownError
-    simple = (tir.Analyzer().simplify(factor) for factor in factors)
-    return dict(zip(free.values(), simple, strict=True)), rest
+    return wide.reshape(total, elements.shape[1] * len(within)), runs[:, 0]
 
 
 def _holds(condition: Any, values: Mapping[int, Values]) -> Values | None:
@@ -232,12 +195,9 @@ def _by_lane(expr: Any, values: Mapping[int, Values]) -> tuple[Any, Mapping[int,
         if isinstance(op, tir.Broadcast):
             lanes = _value(op.value, values)
         else:
-            lanes = _value(op.base, values) + _value(op.stride, values) * _lanes(op)
+            each = np.arange(int(op.ty.dtype.lanes))
+            lanes = _value(op.base, values) + _value(op.stride, values) * each
         known[variable.__chandle__()] = lanes
         return variable
 
     return structural_map(expr, [(tir.Ramp, lanes_of), (tir.Broadcast, lanes_of)]), known
-
-
-def _lanes(expr: Any) -> Values:
-    return np.arange(int(expr.ty.dtype.lanes))

@@ -29,7 +29,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
          ("comes_first", "_in_other_branches", "_is_shown", "_span", "_moves_by_window"),
          (*_IN_PLACE, *_INDICES)),
     Rule("in place: rounds gone through", "passes/ir/element_rounds.py",
-         ("comes_first_in_rounds", "_go_through", "_split", "_holds"), (*_IN_PLACE, *_CARRIED)),
+         ("comes_first_in_rounds", "_go_through", "_holds"), (*_IN_PLACE, *_CARRIED)),
     Fault("in place fault: the bounds of a loop are read once", "passes/ir/element_accesses.py",
           "yield ElementAccess(access, last, around, True, in_counters)", "pass",
           (*_IN_PLACE, *_INDICES)),
