@@ -294,7 +294,8 @@ class _Written:
             ready.append(self._waiting.pop())
         for units in self._certain(ready, self._outer):
             self._written[units] = True
-        self.is_full = bool(self._written.all())
+        if ready:
+            self.is_full = bool(self._written.all())
         if self.is_full:
             return True
         reached = self._reached(self._outer, read, is_certain=False)
@@ -316,7 +317,8 @@ class _Written:
                 inside.setdefault(branch, []).append(store)
         for branch, found in inside.items():
             around = [at for at, _ in found[0].around]
-            loops = [at for at in around[: around.index(branch)] if at not in outer]
+            known = (*self._around, *outer)
+            loops = [at for at in around[: around.index(branch)] if at not in known]
             inner = _named_loops(loops, found)
             arms = []
             for part in (1, 2):

@@ -17,7 +17,7 @@ from passes.ir.structural import has_any, nodes_in, structural_map
 MOST_ROUNDS = 1 << 18
 """Elements that are looked at for one access, at most, where it is by their order."""
 
-MOST_UNITS = 1 << 22
+MOST_UNITS = 1 << 21
 """The same where it is by what they are."""
 
 _FAR_APART = 1 << 24  # No more elements from the first to the last

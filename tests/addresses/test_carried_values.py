@@ -334,18 +334,22 @@ def main(x: 64, y: 64):
     assert carrying(text) == expected
 
 
-@pytest.mark.parametrize(("condition", "expected"), [("k == 0", {"s": "k"}), ("k >= 0", {})])
+IN_A_BRANCH = "if {}:\n    s[i] = x[0]"
+IN_BOTH = "if x[0] > T.float32(0):\n{0}\nelse:\n{0}".format(indent(IN_A_BRANCH, " " * 4))
+
+
+@pytest.mark.parametrize("store", [IN_A_BRANCH, IN_BOTH])
+@pytest.mark.parametrize(("condition", "expected"), [("k == 0", {"s": "k"}), ("i >= 0", {})])
 def test_more_elements_than_are_gone_through_in_all_rounds(
-    condition: str, expected: dict[str, str]
+    store: str, condition: str, expected: dict[str, str]
 ):
     text = f"""
 def main(x: 64, y: 64):
     for k in range(8):
         s: local.UB {1 << 20}
-        for i in range({1 << 20}):
-            if {condition}:
-                s[i] = x[0]
-        y[k] = s[k] + s[k + 1]
+        for i in range(64):
+{indent(store.format(condition, condition), " " * 12)}
+        y[k] = s[63] + s[1]
 """
     assert carrying(text) == expected
 
