@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -160,7 +160,7 @@ def _read(what: object, ask: Ask, title: str) -> tuple[str, Iterable[Finding]]:
         raise ValueError(f"unknown view {ask.view!r}; there are: {', '.join(VIEWS)}")
     if isinstance(what, Problem):
         ask.check_alone(what.name, "a Problem")
-        return what.name, _buffers(what, ask)
+        return what.name, [MemoryView(what.name, ask.plan(what))]
     name, suffix = title, ""
     if isinstance(what, str | PathLike):
         what = fspath(what)
@@ -183,7 +183,7 @@ def _read(what: object, ask: Ask, title: str) -> tuple[str, Iterable[Finding]]:
         memory = MemoryScope("global", ask.capacity, ask.alignment)
         table = programs.read_table(what, memory, ask.target, ask.sizes, name=name)
         ask.check_alone(what)
-        return name, _buffers(table, ask)
+        return name, [MemoryView(table.name, ask.plan(table))]
     if ask.own_memory:
         raise ValueError(
             "a capacity and an alignment are for tables of buffers; a program has its target's"
@@ -201,7 +201,3 @@ def _read(what: object, ask: Ask, title: str) -> tuple[str, Iterable[Finding]]:
     else:
         program = programs.program_of(what, ask.target, name=title)
     return program.title, of_program(program, ask)
-
-
-def _buffers(problem: Problem, ask: Ask) -> Iterator[Finding]:
-    return iter([MemoryView(problem.name, ask.plan(problem))])
