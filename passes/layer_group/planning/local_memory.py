@@ -71,10 +71,7 @@ class LocalMemory:
 
 def lane_bytes(slices: GroupSlices, lanes: Lanes) -> dict[str, int]:
     """Return the bytes a lane of each tensor, and of each layer's working memory by its name."""
-    sizes = {
-        name: lanes.tensor_bytes(tensor.tensor, tensor.window)
-        for name, tensor in slices.tensors.items()
-    }
+    sizes = {name: tensor.bytes_in(lanes) for name, tensor in slices.tensors.items()}
     for layer in slices.group.layers:
         sizes[layer.name] = working_bytes(layer, slices.tensors[layer.output], lanes)
     return sizes

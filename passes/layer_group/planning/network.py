@@ -53,7 +53,7 @@ class Tensor:
     input_axis: int | None = None
 
     def __hash__(self) -> int:
-        return hash((self.name, self.shape))
+        return hash(self.name)
 
     @property
     def bytes(self) -> int:

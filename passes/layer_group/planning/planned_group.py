@@ -263,7 +263,7 @@ class Walk:
         read = [self._slicer.tensors[name] for name in dict.fromkeys(layer.inputs)]
         for one in read:
             name, stays = one.tensor.name, turns > 1 and one.is_whole
-            nbytes = lanes.tensor_bytes(one.tensor, one.window)
+            nbytes = one.bytes_in(lanes)
             if stays and one.tensor.kind is Kind.WEIGHT:
                 self._staying += nbytes - self._stay.get(name, 0)
                 self._stay[name] = nbytes
@@ -273,7 +273,7 @@ class Walk:
             edges += self._move(name, loaded, 1 if stays else turns)
         # A tensor that the next layer reads is there one step before.
         held = reads | self._next
-        held[layer.output] = lanes.tensor_bytes(made.tensor, made.window)
+        held[layer.output] = made.bytes_in(lanes)
         self._next = reads
         self._most = max(self._most, sum(held.values()) + working_bytes(layer, made, lanes))
         again = [one for one in (made, *read) if one.repeated_rows]

@@ -18,6 +18,7 @@ from math import prod
 from operator import mul
 
 from passes.layer_group.planning.cut import CHANNELS, LETTERS, ROWS, Cut
+from passes.layer_group.planning.lanes import Lanes
 from passes.layer_group.planning.loops import PartLoop
 from passes.layer_group.planning.network import (
     Group,
@@ -40,6 +41,7 @@ class TensorSlices:
     # Letters of cuts between whose slices rows stay; a tensor without such an axis stays whole.
     keep: str
     cut: Cut
+    _bytes: dict[Lanes, int] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def letters(self) -> frozenset[str]:
@@ -50,6 +52,12 @@ class TensorSlices:
     def window(self) -> tuple[int, ...]:
         """The most elements on each axis that are resident at once."""
         return tuple(part.spans.longest for part in self.holds)
+
+    def bytes_in(self, lanes: Lanes) -> int:
+        """Return the bytes a lane of what is resident at once."""
+        if lanes not in self._bytes:
+            self._bytes[lanes] = lanes.tensor_bytes(self.tensor, self.window)
+        return self._bytes[lanes]
 
     @cached_property
     def repeated_rows(self) -> int:

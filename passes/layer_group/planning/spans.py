@@ -79,6 +79,10 @@ class Spans:
         return self is other or (isinstance(other, Spans) and self._content == other._content)
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash(self._content)
 
     @cached_property
