@@ -92,19 +92,22 @@ class _Round:
         self._elements = ElementAccesses(found, 0, lambda op: op.__chandle__() in fixed)
         around = (self._elements.statement(outer, at) for at in range(depth))
         self._outer = [at for at in around if at is not None]
-        if uses.by_threads and uses.alloc.scope.rank == "shared":
+        rank = uses.alloc.scope.rank
+        self._is_of_all_threads = not uses.by_threads and rank in ("global", "shared")
+        if uses.by_threads and rank == "shared":
             kernel = next(e.op for e in outer if e.op.__chandle__() == uses.owner)
             # Else threads may be on another way than the one that reads, and store nothing there.
             if all(
                 e.number not in found.jumps and uniformity_of(kernel).is_entered_together(e.op)
                 for e in outer
             ):
+                self._is_of_all_threads = True
                 self._outer = [at for at in self._outer if not begins_threads(at.statement)]
 
     def is_apart(self) -> bool:
         """Return whether each element that the round reads was surely written in it before."""
         accesses = [each for each in self._elements.of(self._uses.accesses) if not each.is_repeated]
-        stores = [each for each in accesses if _is_certain(each.access)]
+        stores = [each for each in accesses if self._is_certain(each)]
         numbers, written = [store.access.order for store in stores], None
         for read in (each for each in accesses if each.access.reads):
             order = read.access.order
@@ -120,6 +123,13 @@ class _Round:
             if written.is_full:
                 break
         return True
+
+    def _is_certain(self, each: ElementAccess) -> bool:
+        """Return whether an access surely writes all its elements where the conditions hold."""
+        inside = each.access.around[self._depth :]
+        # A thread has registers, and a warp its memory, of its own.
+        is_of_one = not self._is_of_all_threads and any(begins_threads(e.op) for e in inside)
+        return not is_of_one and _is_whole_store(each.access)
 
     def _end_of(self, store: ElementAccess) -> int:
         """Return the number of accesses up to the end of the loop or branch that has a store."""
@@ -169,7 +179,7 @@ def _is_counted(op: Any) -> bool:
     return is_of_threads(op) and type(op.value) is tir.IntConstant
 
 
-def _is_certain(access: MemoryAccess) -> bool:
+def _is_whole_store(access: MemoryAccess) -> bool:
     """Return whether an access is a store of all its elements, if its statement is executed."""
     if not access.writes or not access.is_whole:
         return False

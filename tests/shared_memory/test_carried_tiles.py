@@ -91,6 +91,24 @@ def test_a_tile_that_a_loop_carries_keeps_its_bytes(how: str):
     assert shared_bytes(planned) == (64 if how in OWN else 96)
 
 
+@pytest.mark.parametrize(
+    ("scope", "is_carried"), [("shared", False), ("warp", True), ("local", True)]
+)
+def test_threads_that_begin_in_the_loop_store_in_memory_of_their_own(scope: str, is_carried: bool):
+    func = program(f"""
+def main(x: 8, y: 32):
+    T.launch_thread("blockIdx.x", 1)
+    for k in range(4):
+        s: {scope} 8
+        with T.launch_thread("threadIdx.x", 8) as tx:
+            s[(tx + k) % 8] = x[tx]
+        with T.launch_thread("threadIdx.x", 8) as ty:
+            y[k * 8 + ty] = s[(ty + 3) % 8]
+""")
+    (tile,) = find_accesses(find_linear_access(func)).of
+    assert (tile.carrying is not None) == is_carried
+
+
 WAYS = {
     "no other": ("", "4", False),
     "a branch of all": ("if n < 4:", "4", False),

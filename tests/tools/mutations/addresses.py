@@ -36,7 +36,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
     Fault("live ranges fault: a life ends where it begins", f"{_TIR}problems.py",
           "min(begin, first), max(end, position + 1)", "min(begin, first), end", (_PROPERTIES,)),
     Rule("loops: what a round writes itself", "passes/ir/carried_values.py",
-         ("_Round.is_apart", "_Round._end_of", "_Round._wrote", "_is_certain", "_is_same",
+         ("_Round.is_apart", "_Round._end_of", "_Round._wrote", "_is_whole_store", "_is_same",
           "_takes_place", "_are_shown", "_Written.holds", "_Written._certain", "_deciding"),
          _CARRIED),
     Rule("races: threads that share memory", f"{_TIR}thread_races.py",
