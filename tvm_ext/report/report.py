@@ -151,8 +151,8 @@ class Report:
     def need_memories(self) -> None:
         """Raise ValueError, which says what is left and why, if there is no memory to show."""
         if not self.memories:
-            left = f": {'; '.join(map(str, self.left))}" if self.left else ""
-            raise ValueError(f"{self.title}: there is no buffer to plan{left}")
+            lines = ("there is no buffer to plan", *left_lines(self.left))
+            raise ValueError(f"{self.title}: {'; '.join(lines)}")
 
     def _repr_html_(self) -> str:
         """Return the tables, and the page in a frame whose scripts can reach nothing around it."""

@@ -60,8 +60,16 @@ def test_a_span_stays_within_the_listing():
 
 
 def test_nothing_to_show_is_an_error_that_says_what_is_left():
-    with pytest.raises(ValueError, match="f: there is no buffer to plan: main: x: too odd"):
-        Report("f", left=(LeftAlone("main", "x", "too odd"),)).page()
+    left = [LeftAlone("main", name, "too odd") for name in map(str, range(100))]
+    for some, of in (
+        (left[:1], r"1 buffer of main \('0'\): too odd"),
+        (left, "100 buffers of main,"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"^f: there is no buffer to plan; not planned, {of}"
+        ) as error:
+            Report("f", left=tuple(some)).page()
+        assert len(str(error.value)) < 100
 
 
 def test_a_reason_that_several_buffers_have_is_said_of_each():
