@@ -12,7 +12,7 @@ import numpy as np
 from passes.ir import tir
 from passes.ir.element_accesses import Around, ElementAccess
 from passes.ir.index_values import NotAnIndexError, Values, rounds_products, values_of
-from passes.ir.structural import has_any, nodes_in, structural_map
+from passes.ir.structural import nodes_in, outermost_nodes, structural_map
 
 MOST_ROUNDS = 1 << 18
 """Elements that are looked at for one access, at most, where it is by their order."""
@@ -186,18 +186,20 @@ def _value(expr: Any, values: Mapping[int, Values]) -> Values:
 
 def _by_lane(expr: Any, values: Mapping[int, Values]) -> tuple[Any, Mapping[int, Values]]:
     """Return a vector with variables for its parts, whose values for the lanes are in each row."""
-    if not has_any(expr, tir.Ramp, tir.Broadcast):
-        return expr, values
-    known = dict(values)
-
-    def lanes_of(op: tir.Ramp | tir.Broadcast) -> tir.Var:
-        variable = tir.Var("lanes", "int64")
-        if isinstance(op, tir.Broadcast):
-            lanes = _value(op.value, values)
+    known, parts = dict(values), outermost_nodes(expr, tir.Ramp, tir.Broadcast)
+    variables: dict[int, tir.Var] = {}
+    for part in parts:
+        variable = variables[part.__chandle__()] = tir.Var("lanes", "int64")
+        if isinstance(part, tir.Broadcast):
+            known[variable.__chandle__()] = _value(part.value, values)
         else:
-            each = np.arange(int(op.ty.dtype.lanes))
-            lanes = _value(op.base, values) + _value(op.stride, values) * each
-        known[variable.__chandle__()] = lanes
-        return variable
+            lanes = np.arange(int(part.ty.dtype.lanes))
+            begin, stride = (_value(each, values) for each in (part.base, part.stride))
+            known[variable.__chandle__()] = begin + stride * lanes
+    if not parts:
+        return expr, values
 
-    return structural_map(expr, [(tir.Ramp, lanes_of), (tir.Broadcast, lanes_of)]), known
+    def variable_of(part: Any) -> tir.Var:
+        return variables[part.__chandle__()]
+
+    return structural_map(expr, [(tir.Ramp, variable_of), (tir.Broadcast, variable_of)]), known

@@ -354,6 +354,17 @@ def main(x: 64, y: 64):
     assert carrying(text) == expected
 
 
+def test_vectors_at_a_place_that_only_the_running_program_knows():
+    text = """
+def main(x: 64, y: 64, n: T.int32):
+    for k in range(n):
+        s: local.UB 64
+        s[T.Ramp(k % 4 * 16, 1, 16)] = T.Broadcast(x[0], 16)
+        y[k % 4] = s[k % 4]
+"""
+    assert carrying(text) == {"s": "k"}
+
+
 def test_iterations_that_run_at_the_same_time_carry_nothing():
     text = in_loop(CARRIED["filled in the first round"]).replace("range(4)", "T.parallel(4)")
     assert carrying(text) == {}
