@@ -40,8 +40,9 @@ def test_a_narrowing_cast_fits_in_the_memory_of_its_operand():
 WAYS = sample(product((0, 1, 2, 3), (False, True)), (0, False), (2, True))
 
 
-@pytest.mark.parametrize(("level", "noalias"), WAYS)
-def test_no_write_overtakes_a_read(level: int, noalias: bool):
+@pytest.mark.parametrize("way", WAYS)
+def test_no_write_overtakes_a_read(way: tuple[int, bool]):
+    level, noalias = way
     mod = module(narrow.with_attr("tirx.noalias", noalias), CHIP)
     plan = poisoned(AscendPlanMemory(form="arena"))
     assert num_arenas(plan(mod)) == 1

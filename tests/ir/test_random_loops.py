@@ -39,8 +39,9 @@ def compiled(entry, level):
 CASES = sample(product(range(200), LEVELS), (40, 0), (46, 1), (52, 2), (58, 3))
 
 
-@pytest.mark.parametrize(("seed", "level"), CASES)
-def test_a_random_loop_does_what_its_python_does(seed, level, tmp_path):
+@pytest.mark.parametrize("case", CASES)
+def test_a_random_loop_does_what_its_python_does(case, tmp_path):
+    seed, level = case
     module = program(seed, tmp_path)
     run = compiled(module.entry, level)
     rng = random.Random(seed)
