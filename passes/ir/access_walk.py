@@ -188,11 +188,17 @@ class _AccessWalk(NodeVisitor):
 
     def _bind(self, op: tir.Binding | tir.Let) -> None:
         key, values, bound_in = op.var.__chandle__(), self._found.values, self._found.bound_in
-        before = bound_in.setdefault(key, self._around)
         if not op.value.same_as(values.setdefault(key, op.value)):
             values[key] = None
-        if before[len(before) - len(self._around) :] != self._around:
-            bound_in[key] = (*before, *self._around)
+        if bound_in.setdefault(key, self._around) != self._around:
+            bound_in[key] = None
+
+    def _note_jump(self) -> None:
+        self._found.jumps.update(enclosure.number for enclosure in self._around)
+
+    def _visit_return(self, op: tir.Return) -> None:
+        self._note_jump()
+        self._visit_parts(op)
 
     def _visit_binding(self, op: tir.Binding) -> None:
         self._bind(op)
@@ -248,7 +254,7 @@ class _AccessWalk(NodeVisitor):
     def _visit_call(self, op: tir.Call) -> None:
         name, outer = operator_name(op.op), (self._keeps, self._copies)
         if name in JUMPS:
-            self._found.jumps.update(enclosure.number for enclosure in self._around)
+            self._note_jump()
         if name in ASYNC_COPIES:
             self._keeps, self._copies = False, True
         elif not is_done_on_return(op, self._lasting):

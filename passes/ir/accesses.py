@@ -192,8 +192,8 @@ class FunctionAccesses:
     # By the number of an enclosure, the number of accesses up to its end.
     ends: dict[int, int]
     # Values of bound variables, with their enclosures, by the variable's handle. Of one that is
-    # bound to several values the value is None; all enclosures of its bindings are listed.
+    # bound to several values the value is None; of one that is bound in several places these are.
     values: dict[int, Any]
-    bound_in: dict[int, Enclosures]
+    bound_in: dict[int, Enclosures | None]
     jumps: set[int]  # The numbers of the enclosures in which control may leave a statement
     threaded: set[int]  # The owners, by handle, whose memory several threads have at once

@@ -127,14 +127,17 @@ class _Round:
     def _is_certain(self, each: ElementAccess) -> bool:
         """Return whether an access surely writes all its elements where the conditions hold."""
         inside = each.access.around[self._depth :]
-        # A thread has registers, and a warp its memory, of its own.
-        is_of_one = not self._is_of_all_threads and any(begins_threads(e.op) for e in inside)
+        # A thread has registers, and a warp or a block its memory, of its own.
+        is_of_one = not self._is_of_all_threads and any(is_of_threads(e.op) for e in inside)
         return not is_of_one and _is_whole_store(each.access)
 
     def _end_of(self, store: ElementAccess) -> int:
-        """Return the number of accesses up to the end of the loop or branch that has a store."""
+        """Return the number of accesses up to the end of the loop or statement that has a store."""
         inside = [each for each in store.access.around[self._depth :] if _has_parts(each.op)]
-        return self._found.ends[inside[0].number] if inside else store.access.order + 1
+        if inside:
+            return self._found.ends[inside[0].number]
+        # A call reads its operands, in whatever order they stand, before it writes.
+        return self._found.by_statement[store.access.statement.__chandle__()][-1].order + 1
 
     def _wrote(self, store: ElementAccess, read: ElementAccess) -> bool:
         """Return whether a store before a read certainly wrote the element that is read."""
@@ -186,9 +189,10 @@ def _is_whole_store(access: MemoryAccess) -> bool:
     if type(access.op) is tir.Store:
         return True
     # Code in C leaves out operands of ``&&`` and ``||``, and a choice leaves out one of its own.
-    expr = getattr(access.statement, "condition", getattr(access.statement, "value", None))
+    parts = (getattr(access.statement, name, None) for name in ("condition", "value", "indices"))
+    exprs = [expr for expr in parts if expr is not None]
     is_chosen = any(isinstance(each.op, tir.Expr) for each in access.around)
-    return not is_chosen and expr is not None and not has_any(expr, tir.And, tir.Or)
+    return not is_chosen and bool(exprs) and not has_any(exprs, tir.And, tir.Or)
 
 
 def _without(each: ElementAccess, branch: Around) -> ElementAccess:

@@ -22,6 +22,7 @@ from passes.ir.symbolic_bounds import never_wraps
 _THREADS = ("thread_extent", "virtual_thread")
 _NO_ORDER = "pragma_"  # Hints to a code generator, but for those of parallel regions
 _PARALLEL = "pragma_parallel"
+_COMPARE = (tir.EQ, tir.NE, tir.LT, tir.LE, tir.GT, tir.GE)
 
 Number = Any
 """An integer, or an expression of what does not change while the statement runs."""
@@ -101,6 +102,8 @@ class ElementAccess:
 
     def _holding(self, at: Around, part: int) -> Any:
         condition = structural_map(at.condition, [(tir.Call, _without_likely)])
+        if condition.ty.dtype.lanes != 1 or any(map(_is_of_floats, nodes_in(condition, *_COMPARE))):
+            return None  # It differs between lanes, or no number may be: neither less nor not less.
         holds = _arithmetic(condition, self.in_counters)
         return holds if holds is None or part == 1 else tir.Analyzer().simplify(tir.Not(holds))
 
@@ -130,6 +133,10 @@ class ElementAccess:
 
 def _without_likely(call: tir.Call) -> Any:
     return call.args[0] if is_likely(call) else call
+
+
+def _is_of_floats(comparison: Any) -> bool:
+    return not str(comparison.a.ty.dtype).startswith(("int", "uint", "bool"))
 
 
 def _is_hint(statement: Any) -> bool:
@@ -265,9 +272,9 @@ class ElementAccesses:
             known = self.statement(around, at)
             if known is not None and known.variable == key:
                 return known.value
-        if key in self._found.values and self._found.values[key] is None:
-            return None  # It is bound to several values.
         bound = self._found.bound_in.get(key, ())
+        if bound is None or (key in self._found.values and self._found.values[key] is None):
+            return None  # It is bound to several values, or to one in several places.
         places, here = (
             [(e.number, e.part) for e in each[self._depth :]] for each in (bound, around)
         )

@@ -9,7 +9,7 @@ from textwrap import indent
 import pytest
 from program_text import cases, program
 from tvm.ir import Var
-from tvm.tirx import Bind
+from tvm.tirx import Bind, Evaluate, For, IntImm, PrimFunc, Return
 
 from passes.ir import find_accesses, find_linear_access, nodes_in, structural_map, with_body
 
@@ -269,6 +269,27 @@ s[i] = x[i] for i in range(64)
 # perhaps written by a call
 T.evaluate(T.call_extern('int32', 'f', s.data))
 y[i] = s[63 - i] for i in range(64)
+# read by the call that writes it
+T.evaluate(T.call_extern('int32', 'f', s.access_ptr('w'), s.access_ptr('r')))
+# handed as a value to the call that writes it
+T.evaluate(T.call_extern('int32', 'f', s.access_ptr('w'), s[3]))
+# filled by a call in an index, in the first round alone
+y[T.Cast('int32', k == 0 and T.call_extern('int32', 'f', s.access_ptr('w')) == 1)] = x[0]
+y[i] = s[63 - i] for i in range(64)
+# read where a lane says
+s[i] = x[i] for i in range(4)
+for i in range(16):
+    y[T.Ramp(i * 4, 1, 4)] = T.Select(
+        T.Ramp(i, 1, 4) < T.Broadcast(3, 4), s[T.Ramp(i * 4, 1, 4)], x[T.Ramp(i * 4, 1, 4)])
+# filled where no number that is not less is
+if k == 0 or T.Not(a < T.float32(1)):
+    s[0] = x[0]
+if a >= T.float32(1):
+    s[0] = x[0]
+if a < T.float32(1):
+    y[1] = x[1]
+else:
+    y[0] = s[0]
 # written under a mask
 T.evaluate(T.masked_store(s.data, T.Broadcast(x[0], 64), T.Ramp(0, 1, 64), T.Broadcast(k == 0, 64)))
 y[i] = s[63 - i] for i in range(64)
@@ -285,7 +306,7 @@ y[i] = s[63 - i] for i in range(64)
 """Statements that read what the same round wrote, which counts as carried all the same."""
 
 PROGRAM = """
-def main(x: 64, y: 64):
+def main(x: 64, y: 64, a: T.float32):
     for k in range(4):
         s: local.UB 64
 """
@@ -383,5 +404,58 @@ def main(x: 64, y: 64):
     one, other = (bind.var for bind in nodes_in(func.body, Bind))
     body = structural_map(func.body, [(Var, lambda var: other if var.same_as(one) else var)])
     for each in (func, with_body(func, body)):
+        (uses,) = find_accesses(find_linear_access(each)).of
+        assert uses.carrying is not None
+
+
+def bound_at_once(func: PrimFunc) -> PrimFunc:
+    """Return a function in which two loops have one variable, and one object binds in both."""
+    binds = nodes_in(func.body, Bind)
+    names = {bind.var.name: bind.var for bind in binds}
+    one, other = (
+        next(loop for loop in nodes_in(func.body, For) if loop.body.seq[0].same_as(bind))
+        for bind in binds
+    )
+    new = {other.loop_var: one.loop_var, names["c"]: names["b"]}
+    body = structural_map(func.body, [(Bind, lambda op: binds[0] if op.same_as(binds[1]) else op)])
+
+    def put(var: Var) -> Var:
+        return next((n for old, n in new.items() if var.same_as(old)), var)
+
+    return with_body(func, structural_map(body, [(Var, put)]))
+
+
+def test_an_object_that_binds_a_variable_in_two_loops_binds_it_anew_in_each_round():
+    func = program("""
+def main(x: 64, y: 64):
+    for i in range(8):
+        b: T.let = i + 0
+        y[b] = x[b]
+    for k in range(4):
+        s: local.UB 64
+        for i in range(8):
+            c: T.let = i + 0
+            if i == 0 or k == 0:
+                s[c] = x[c]
+            y[c] = s[c]
+""")
+    for each in (func, bound_at_once(func)):
+        (uses,) = find_accesses(find_linear_access(each)).of
+        assert uses.carrying is not None
+
+
+def test_threads_that_return_store_nothing():
+    func = program("""
+def main(x: 64, y: 64) on 1 x 32:
+    for k in range(4):
+        s: shared 32
+        if k > 0:
+            if tx >= 16:
+                T.evaluate(T.thread_return())
+        s[tx] = x[tx]
+        y[tx] = s[31 - tx]
+""")
+    ends = [(Evaluate, lambda _op: Return(IntImm("int32", 0)))]
+    for each in (func, with_body(func, structural_map(func.body, ends))):
         (uses,) = find_accesses(find_linear_access(each)).of
         assert uses.carrying is not None

@@ -517,3 +517,27 @@ def main(x: 64, y: 64):
     body = structural_map(func.body, [(Var, lambda var: one if var.same_as(other) else var)])
     assert [bind.var.same_as(one) for bind in nodes_in(body, Bind)] == [True, True]
     assert only_problem(with_body(func, body)).in_place == ()
+
+
+def test_a_variable_that_one_object_binds_in_two_loops_has_two_values():
+    func = program("""
+def main(x: 64, y: 64):
+    for i in range(8):
+        first: T.let = i + 8
+        y[first] = x[first]
+    a, b: local.UB 64
+    a[i] = x[i] for i in range(64)
+    for i in range(8):
+        second: T.let = i + 8
+        b[second] = a[second - 1]
+    y[i] = b[i + 8] for i in range(8)
+""")
+    binds = nodes_in(func.body, Bind)
+    loops = [loop for loop in nodes_in(func.body, For) if nodes_in(loop, Bind)]
+    new = (loops[1].loop_var, loops[0].loop_var), (binds[1].var, binds[0].var)
+
+    def put(var: Var) -> Var:
+        return next((one for other, one in new if var.same_as(other)), var)
+
+    body = structural_map(func.body, [(Bind, lambda _op: binds[0])])
+    assert only_problem(with_body(func, structural_map(body, [(Var, put)]))).in_place == ()
