@@ -42,7 +42,7 @@ class _DeepStack(ContextDecorator):
 
 
 deep_stack = _DeepStack()
-"""The one context in which passes plan, and the decorator of what plans for one."""
+"""The context in which every pass plans; as a decorator, that of a function that plans."""
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from passes.planning import html_table
 from passes.planning.files import UNITS
 from passes.planning.files import parse_bytes as parse_bytes
 
+_FEW = 8  # Names that a question has at most
 _LEAST = 16
 """Characters of a column of text that is folded, at least."""
 
@@ -147,11 +148,16 @@ def formula(expression: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question with the known names that a name is a word of, or close to, if any."""
+    """Return a question with known names that have a name as a word, or else are close to it.
+
+    It is empty where there are none, and has `_FEW` names at most.
+    """
     names = sorted(known)
-    close = [one for one in names if name.lower() in re.split(r"[\W_]", one)]
-    close = close or difflib.get_close_matches(name, names, n=3)
-    return f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    words = [one for one in names if name.lower() in re.split(r"[\W_]", one)]
+    said = [*map(repr, words[:_FEW] or difflib.get_close_matches(name, names, n=3))]
+    if len(words) > _FEW:
+        said.append(f"one of {len(words) - _FEW:,} others")
+    return f"did you mean {' or '.join(said)}? " if said else ""
 
 
 def format_bytes(*nbytes: int) -> str:

@@ -98,7 +98,6 @@ if TYPE_CHECKING:
         does_not_wrap,
         most_of,
         names_of_sizes,
-        never_wraps,
         variables_of_params,
     )
     from passes.ir.tir import PrimFunc

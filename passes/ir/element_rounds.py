@@ -15,10 +15,10 @@ from passes.ir.index_values import NotAnIndexError, Values, rounds_products, val
 from passes.ir.structural import nodes_in, outermost_nodes, structural_map
 
 MOST_ROUNDS = 1 << 18
-"""Elements that are looked at for one access, at most, where it is by their order."""
+"""The most elements of one access that are gone through where their order counts."""
 
 MOST_UNITS = 1 << 21
-"""The same where it is by what they are."""
+"""The most units of one access that are gone through where only which they are counts."""
 
 _FAR_APART = 1 << 24  # No more elements from the first to the last
 _NEVER = np.iinfo(np.int64).max

@@ -61,7 +61,6 @@ ASYNC_COPIES = frozenset([ASYNC_COPY]) | _names("ptx.cp_async_ca ptx.cp_async_cg
 """Copies to shared memory that a thread waits for by ``cp.async.wait_group`` or ``wait_all``."""
 COMMIT_GROUP = "tirx.ptx.cp_async_commit_group"
 WAIT_ALL, WAIT_GROUP = "tirx.ptx.cp_async_wait_all", "tirx.ptx.cp_async_wait_group"
-LIKELY = "prim.likely"
 THREAD_INVARIANT = "tirx.tvm_thread_invariant"
 """Says that its operand is the same for all threads of a block."""
 

@@ -55,8 +55,3 @@ def runtime_function(name: str) -> Any:
 def update_type(expr: Any, ty: Any) -> None:
     """Give a new expression its type."""
     relax.expr._update_type(expr, ty)
-
-
-def is_function(function: Any) -> bool:
-    """Return whether a function of a module is one of Relax."""
-    return isinstance(function, Function)

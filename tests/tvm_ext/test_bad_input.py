@@ -68,6 +68,7 @@ def refused(run, *command: str) -> str:
         ("compare chain.py --target nowhere", "unknown target 'nowhere': .*not defined"),
         ("compare chain.py --target=", "unknown target ''"),
         ("compare chain.py --target bm1684x", ".*: did you mean 'sophgo/bm1684x'"),
+        ("compare chain.py --target nvidia", r".*: did you mean .* or one of \d+ others\? "),
         ('compare chain.py --target {"kind"', "unknown target"),
         ("compare bert --target nowhere", "unknown target 'nowhere'"),
         ("compare chain.py --json .", r"cannot write \.: it is a directory"),

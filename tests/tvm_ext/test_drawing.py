@@ -163,6 +163,12 @@ def test_in_place_pairs_are_marked_where_both_are_live():
     plan = Plan({name: (0,) for name, *_ in chain}, 64, 0, "by hand", Status.OPTIMAL)
     names = drawn_of(problem, plan)
     assert [names.place(name) for name in "abc"] == pytest.approx([1, 3, 7], abs=0.02)
+    # A source may outlive its result, whose name stays in its box.
+    pair = Problem(
+        (Buffer("a", 64, ((0, 10),)), Buffer("b", 64, ((4, 7),))), in_place=(("a", "b"),)
+    )
+    names = drawn_of(pair, Plan({"a": (0,), "b": (0,)}, 64, 0, "by hand", Status.OPTIMAL))
+    assert [names.place(name) for name in "ab"] == pytest.approx([2, 5.5], abs=0.02)
     apart = replace(PLAN, offsets={**PLACED, "result": (65536,)}, peak=65536 + 20480)
     assert "live in place" not in drawn_of(KERNEL, apart).legend()
 

@@ -347,6 +347,13 @@ def test_no_option_is_passed_over(function):
             function(problem, "best", **option)
         with pytest.raises(ValueError, match="a Problem has its memories"):
             tvm_ext.memory_map(problem, {"own": tvm_ext.solve(problem)}, **option)
+    for option, message in (
+        ({"scopes": "shared"}, "p: no scope 'shared' to show; there are: global"),
+        ({"functions": "f"}, "p: no function 'f' to show; there are: p"),
+        ({"budget": 8}, "p: its plans are given, so a budget limits nothing"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tvm_ext.memory_map(problem, {"own": tvm_ext.solve(problem)}, **option)
     for option in ({"capacity": 8}, {"alignment": 8}):
         with pytest.raises(ValueError, match="a program has its target's"):
             function(chain(), "best", **option)

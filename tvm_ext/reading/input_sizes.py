@@ -155,7 +155,7 @@ def dimensions(
         own = {str(variable.name) for variable in nodes_in(func, tir.Var)}
         bounded = {**upper_bounds, **declared_bounds(func)}.items()
         known = {name: size for name, size in bounded if name in own}
-        for name in {**{str(v.name): 0 for v in signature_variables(func)}, **known}:
+        for name in {**dict.fromkeys(str(v.name) for v in signature_variables(func)), **known}:
             if places.get(name, name) == name:
                 places[name] = place_of(func, name)
             bounds[name].append(known.get(name))

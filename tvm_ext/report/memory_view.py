@@ -61,8 +61,8 @@ class Slot(NamedTuple):
     high: int
     begin: int  # The live range
     end: int
-    # The part of the live range at which it shares with nothing that is live, which is in place;
-    # or else the part before it took bytes over
+    # The part of the live range in which no live buffer that is in place with it has its bytes;
+    # where there is none, the part until the buffer whose bytes it takes over ends
     first: int
     last: int
 
@@ -126,7 +126,7 @@ class PlannedProblem:
         return "; ".join(["TVM's allocations, one after another", *broken[:1]])
 
     def said(self) -> list[str]:
-        """Say in a few words each what there is to know of the plan but its peak."""
+        """Return what there is to know of the plan besides its peak, in a few words each."""
         penalty = f"penalty {self.plan.penalty:,}" if self.plan.penalty else ""
         return [text for text in (self.verdict, self.remark, penalty) if text]
 
@@ -162,7 +162,7 @@ class PlannedProblem:
                     found[two] = b._replace(first=max(a.end, b.first))
         for at, slot in enumerate(found):
             if slot.first >= slot.last:
-                last = slot.first if slot.first > slot.begin else slot.end
+                last = min(slot.first, slot.end) if slot.first > slot.begin else slot.end
                 found[at] = slot._replace(first=slot.begin, last=last)
         return found, shared
 

@@ -91,10 +91,11 @@ class Report:
     def data(self, *, timed: bool = True) -> dict[str, Any]:
         """Return everything as lists, maps, strings and numbers, with times if `timed`.
 
-        A memory in ``memories`` has ``buffers`` and ``plans``. ``offsets`` of a plan are in the
-        order of the buffers, ``slots`` are as `Slot`, ``said`` is what to know of it in words.
-        Buffers and the texts in ``listings`` are named by their places, lines by their numbers from
-        0. Bytes are for each ``unit``, a product of symbolic dimensions, if there is one.
+        A memory in ``memories`` has ``buffers`` and ``plans``. Of a plan, ``offsets`` are in the
+        order of the buffers, ``slots`` have the fields of `Slot`, and ``said`` has in words how
+        good it is and what it costs. Numbers stand for buffers and for the texts in ``listings``,
+        by their places there, and for lines, from 0 on. Bytes are multiples of ``unit``, a product
+        of symbolic dimensions, if there is one.
         """
         axes = list(dict.fromkeys(view.axis for view in self.memories if view.axis))
         listings = [None if view.axis is None else axes.index(view.axis) for view in self.memories]

@@ -102,9 +102,11 @@ def memory_map(
         if not isinstance(what, Problem):
             raise TypeError("memory_map: plans are of a Problem; of a program, name planners")
         ask.check_alone(what.name, "a Problem")
+        if budget is not None:
+            raise ValueError(f"{what.name}: its plans are given, so a budget limits nothing")
         placed = tuple(PlannedProblem(name, what, plan) for name, plan in plans.items())
-        return Report(what.name, (MemoryView(what.name, placed),))
-    shown = _report(what, ask, title)
+        return _part_of(Report(what.name, (MemoryView(what.name, placed),)), ask)
+    shown = _part_of(report_of(*_read(what, ask, title)), ask)
     if view != "rewrite":
         shown.need_memories()
     return shown
@@ -134,12 +136,12 @@ def compare(
     """
     names = compared_planners(planners)
     given = (names, scopes, functions, budget, True, upper_bounds or {}, progress)
-    return _report(what, Ask(*given, view, target, sizes, capacity, alignment), title)
+    ask = Ask(*given, view, target, sizes, capacity, alignment)
+    return _part_of(report_of(*_read(what, ask, title)), ask)
 
 
-def _report(what: object, ask: Ask, title: str) -> Report:
-    """Read a program, and return the part of its report that is asked for."""
-    report = report_of(*_read(what, ask, title))
+def _part_of(report: Report, ask: Ask) -> Report:
+    """Return the part of a report that is asked for."""
     memories = report.memories
     functions = () if ask.view == "rewrite" else ask.functions  # That view has no memories.
     for part, asked in (("scope", ask.scopes), ("owner", functions)):
