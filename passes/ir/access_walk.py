@@ -99,7 +99,7 @@ class _AccessWalk(NodeVisitor):
             self._keeps, self._statement = not isinstance(op, _LEND), op
         super()._visit_parts(op)
         if type(op) is tir.Store:
-            self._note(op.buffer, op, _WRITE, _flat(op.indices))
+            self._note(op.buffer, op, _WRITE, _flat(op.buffer, op.indices))
         self._keeps, self._statement = outer
 
     # Statements with a body, and choices
@@ -242,7 +242,7 @@ class _AccessWalk(NodeVisitor):
 
     def _visit_load(self, op: tir.Load) -> None:
         self._visit_parts(op)
-        self._note(op.source, op, _READ, _flat(op.indices))
+        self._note(op.source, op, _READ, _flat(op.source, op.indices))
 
     def _visit_var(self, buffer: tir.Var) -> None:
         """Note a buffer that is handed on as a whole, so that any element may be accessed."""
@@ -298,6 +298,10 @@ class _AccessWalk(NodeVisitor):
         )
 
 
-def _flat(indices: Any) -> Any:
-    """Return the one index of an access to flat memory; None where there are others."""
-    return indices[0] if len(indices) == 1 else None
+def _flat(buffer: tir.Var, indices: Any) -> Any:
+    """Return the one index of an access to flat memory; None where it says not which element.
+
+    `FlattenBuffer` adds the offset of a name to its indices, and leaves it none.
+    """
+    is_flat = len(indices) == 1 and not len(buffer.ty.strides)
+    return indices[0] if is_flat and tir.constant(buffer.ty.elem_offset) == 0 else None

@@ -37,6 +37,7 @@ from passes.ir.accesses import AllocationUses, Enclosures, FunctionAccesses, Mem
 from passes.ir.buffers import constant_count
 from passes.ir.element_accesses import Around, ElementAccess, ElementAccesses, is_of_threads
 from passes.ir.element_rounds import MOST_UNITS, reached_in
+from passes.ir.operators import is_predicated
 from passes.ir.statements import begins_threads
 from passes.ir.structural import POSTORDER, has_any, nodes_in, structural_map
 from passes.ir.uniform import Uniformity
@@ -188,11 +189,18 @@ def _is_whole_store(access: MemoryAccess) -> bool:
         return False
     if type(access.op) is tir.Store:
         return True
+    # TVM's pointers to tiles reach from the first row to the end of the last, over what is between.
+    ty, reached = access.buffer.ty, tir.constant(access.extent)
+    is_of_all = tir.constant(access.index) == 0 and reached == constant_count(ty.shape)
+    if not is_of_all or access.dtype != ty.dtype.dtype:
+        return False
     # Code in C leaves out operands of ``&&`` and ``||``, and a choice leaves out one of its own.
     parts = (getattr(access.statement, name, None) for name in ("condition", "value", "indices"))
     exprs = [expr for expr in parts if expr is not None]
     is_chosen = any(isinstance(each.op, tir.Expr) for each in access.around)
-    return not is_chosen and bool(exprs) and not has_any(exprs, tir.And, tir.Or)
+    if is_chosen or not exprs or any(map(is_predicated, nodes_in(exprs, tir.Call))):
+        return False
+    return not has_any(exprs, tir.And, tir.Or)
 
 
 def _without(each: ElementAccess, branch: Around) -> ElementAccess:
@@ -289,13 +297,16 @@ class _Written:
     ) -> None:
         own = uses.buffer.ty.dtype.dtype
         bits = own.bits * max(own.lanes, 1)
-        self._unit = math.gcd(bits, *(each.access.bits for each in accesses))
+        widths = {bits, *(each.access.bits for each in accesses)}
+        self._unit = math.gcd(*widths)
         self._count = max(constant_count(uses.buffer.ty.shape) or 0, 0) * (bits // self._unit)
         self._around, self._outer = outer, _named_loops(outer, accesses)
         if self._count * _rounds_of(self._outer) > MOST_UNITS:
             self._outer = []
         size = self._count * _rounds_of(self._outer)
-        self._written = np.zeros(size if size <= MOST_UNITS else 0, bool)
+        # Of parts of bytes, and of three lanes, some code generators pack none.
+        is_known = len(widths) == 1 or not any(width % 8 or width & (width - 1) for width in widths)
+        self._written = np.zeros(size if is_known and size <= MOST_UNITS else 0, bool)
         self._done, self._waiting = done, sorted(done, key=lambda store: -done[store])
         self.is_full = False
 

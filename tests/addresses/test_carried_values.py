@@ -269,6 +269,10 @@ s[i] = x[i] for i in range(64)
 # perhaps written by a call
 T.evaluate(T.call_extern('int32', 'f', s.data))
 y[i] = s[63 - i] for i in range(64)
+# written by a call in columns, of rows that a pointer reaches over
+t = T.decl_buffer((8, 2), data=s.data, scope='local.UB', strides=(8, 1))
+T.evaluate(T.call_extern('int32', 'f', t.access_ptr('w')))
+y[i] = s[i] for i in range(64)
 # read by the call that writes it
 T.evaluate(T.call_extern('int32', 'f', s.access_ptr('w'), s.access_ptr('r')))
 # handed as a value to the call that writes it
@@ -290,6 +294,18 @@ if a < T.float32(1):
     y[1] = x[1]
 else:
     y[0] = s[0]
+# filled by a name that begins in the middle
+v = T.decl_buffer((64,), data=s.data, scope='local.UB', elem_offset=1)
+v[i] = x[i] for i in range(64)
+y[0] = s[0]
+# filled by a name with a stride
+v = T.decl_buffer((64,), data=s.data, scope='local.UB', strides=(2,))
+v[i] = x[i] for i in range(64)
+y[0] = s[1]
+# read by a name of narrower elements, which may take a byte each
+v = T.decl_buffer((512,), 'int4', data=s.data, scope='local.UB')
+s[0] = x[0]
+y[i] = T.Cast('float32', v[i]) for i in range(8)
 # written under a mask
 T.evaluate(T.masked_store(s.data, T.Broadcast(x[0], 64), T.Ramp(0, 1, 64), T.Broadcast(k == 0, 64)))
 y[i] = s[63 - i] for i in range(64)
