@@ -97,8 +97,8 @@ def per_function(
         planned: dict[str, AddressPlan] = {}
         for name in graph.order:
             func = functions[name]
-            is_private = "global_symbol" not in func.attrs and bool(graph.callers[name])
-            callers = Callers(lasting=graph.lasting, on_stack=is_private)
+            on_stack = graph.is_on_stack(name, func)
+            callers = Callers(lasting=graph.lasting, on_stack=on_stack)
             if form == "address":
                 callers = _callers_of(name, graph, planned, functions)
             with error_context(pass_name, name):

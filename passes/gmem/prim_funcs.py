@@ -87,7 +87,8 @@ def with_placed_graphs(mod: IRModule, planner: str, options: GMEMOptions) -> IRM
             ways = {name, *leading}
             sites = (call_sites(plan.found.access, graph, ways) for plan, _ in before)
             at_once = any(by_several for _, by_several in chain.from_iterable(sites))
-            callers = Callers({}, at_once, name in leading, graph.lasting)
+            on_stack = graph.is_on_stack(name, flat[name])
+            callers = Callers({}, at_once, name in leading, graph.lasting, on_stack=on_stack)
             memory = MemoryHierarchy((scope,))
             read = ProblemOptions((SCOPE,), memory, bounds, addressed=False, callers=callers)
             found = find_problems(flat[name], read)

@@ -31,9 +31,7 @@ class Callers:
     lasting: frozenset[str] = frozenset()
     # The scopes in which they use addresses of the program's own that are in no plan.
     unknown: frozenset[str] = frozenset()
-    # Whether TVM takes its global memory from the stack alone, a little for each buffer: that of a
-    # private function that another one calls.
-    on_stack: bool = False
+    on_stack: bool = False  # As `CallGraph.is_on_stack` says
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,13 @@ class CallGraph:
     def order(self) -> list[str]:
         """All functions, callers before callees (in no particular order within a cycle)."""
         return sorted(self.calls, key=lambda name: (len(self.callers[name] | {name}), name))
+
+    def is_on_stack(self, name: str, func: PrimFunc) -> bool:
+        """Return whether TVM takes global memory of a function from the stack alone.
+
+        It does so, a little for each buffer, for a private function that another one calls.
+        """
+        return "global_symbol" not in func.attrs and bool(self.callers[name])
 
     @cached_property
     def lasting(self) -> frozenset[str]:

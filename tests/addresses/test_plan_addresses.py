@@ -13,7 +13,7 @@ from passes.ir.structural import nodes_in
 from passes.prim_func.problems import ProblemOptions, find_problems
 from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.lowering import capture
-from tvm_ext.transform import PlanAddresses
+from tvm_ext.transform import GMEMAllocate, PlanAddresses
 
 RUNNING = "types", "opaque", "aliased", "double_buffered", "constant_indices"
 
@@ -46,7 +46,10 @@ def test_a_memory_that_begins_between_the_multiples_that_a_buffer_asks_for_is_re
         planned(32)
 
 
-def test_a_private_function_takes_its_memory_from_the_stack():
+@pytest.mark.parametrize(
+    ("planned", "pipeline"), [((), "tvm_ext.arena"), ((GMEMAllocate,), "default")]
+)
+def test_a_private_function_takes_its_memory_from_the_stack(planned, pipeline):
     made = "".join(f"    t{n} = T.alloc_buffer((64,), 'float32')\n" for n in range(6))
     filled = "".join(f"        t{n}[i] = p[63 - i] * T.float32({n})\n" for n in range(6))
     mod = tvm.script.from_source(f"""
@@ -66,7 +69,9 @@ class M:
         q[i] = {" + ".join(f"t{n}[63 - i]" for n in range(6))}
 """)
     given, result = np.arange(64, dtype="float32"), tvm.runtime.tensor(np.zeros(64, "float32"))
-    tirx.build(mod, "llvm", pipeline="tvm_ext.arena")["main"](tvm.runtime.tensor(given), result)
+    for make in planned:
+        mod = make()(mod)
+    tirx.build(mod, "llvm", pipeline=pipeline)["main"](tvm.runtime.tensor(given), result)
     np.testing.assert_array_equal(result.numpy(), given * 15)
 
 
