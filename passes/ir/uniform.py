@@ -44,7 +44,7 @@ class Uniformity:
                 self._mark(op.node.var)
         stores: list[MemoryAccess] = []
         for each in (each for accesses in found.by_statement.values() for each in accesses):
-            if each.writes and _is_of_one_thread(each.buffer):
+            if each.writes and self._is_of_one_thread(each.buffer, found):
                 if each.is_address:
                     self._mark(each.buffer)  # A callee that is given its address may write it.
                 elif any(around.op.same_as(kernel) for around in each.around):
@@ -91,6 +91,9 @@ class Uniformity:
     def _mark(self, var: tir.Var) -> None:
         self._differ.add(self._key(var))
 
-
-def _is_of_one_thread(buffer: tir.Var) -> bool:
-    return parse_storage_scope(str(buffer.ty.storage_scope)).rank not in ("global", "shared")
+    def _is_of_one_thread(self, buffer: tir.Var, found: FunctionAccesses) -> bool:
+        rank = parse_storage_scope(str(buffer.ty.storage_scope)).rank
+        known = self._access.buffers.get(buffer.__chandle__())
+        # What a kernel allocates in global memory is an array of each thread.
+        is_outside = known is None or known.root < 0 or found.of[known.root].owner is None
+        return rank != "shared" and not (rank == "global" and is_outside)

@@ -475,3 +475,19 @@ def main(x: 64, y: 64) on 1 x 32:
     for each in (func, with_body(func, structural_map(func.body, ends))):
         (uses,) = find_accesses(find_linear_access(each)).of
         assert uses.carrying is not None
+
+
+@pytest.mark.parametrize("scope", ["local", "global"])
+def test_threads_that_differ_in_what_they_allocate_may_be_on_another_way(scope: str):
+    func = program(f"""
+def main(x: 64, y: 64) on 1 x 32:
+    r: {scope} 1 int32
+    r[0] = tx
+    for k in range(4):
+        if k == 0 or r[0] < k:
+            s: shared 32
+            s[tx] = x[tx]
+            y[tx] = s[31 - tx]
+""")
+    uses = find_accesses(find_linear_access(func)).of
+    assert [each.carrying is not None for each in uses] == [False, True]
