@@ -145,8 +145,8 @@ class Panel {
   }
   // Where the peak is reached: what is mended at one place saves nothing while there is another.
   reached({ peak, peakPlaces, remark, below }) {
-    const { each, rows } = this.memory, names = peakPlaces.map((at) => rows.name(at));
-    const first = peakPlaces.filter((_, at) => names.indexOf(names[at]) === at), count = first.length;
+    const { each, rows } = this.memory, names = new Set(), first = peakPlaces.filter((at) =>
+      names.size < names.add(rows.name(at)).size), count = first.length;
     const sum = remark ? " are the sum of the allocations. Most bytes are in use at " : " at ";
     return `<p>${exactText(peak)}${each}${sum}${count > 1 ? `${countText(count)} places: ` : ""}${
       some(this.places(first), 8)}${count > 1 ? ". A lower peak has to save bytes at each of them."
