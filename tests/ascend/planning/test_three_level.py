@@ -18,7 +18,8 @@ from sweeps import sample, swept
 
 from passes.ascend.planning import levels
 from passes.ascend.planning.levels import pipes_conflict, reuse_of, with_level_penalties
-from passes.ascend.planning.planner import plan_levels
+from passes.ascend.planning.mirror_entries import plan_order
+from passes.ascend.planning.planner import entries_of, plan_levels
 from passes.planning import (
     Budget,
     Buffer,
@@ -242,6 +243,28 @@ def test_reasons_speak_of_a_loop_only_where_there_is_one():
     assert (first["inside"].level, second["after"].level) == (2, 0)
 
 
+def test_the_mirrored_order_is_by_the_units_that_use_a_buffer():
+    buffers = (
+        buffer("scalar", 1, 0, 1, scalar=True),
+        buffer("plain", 1, 0, 1),
+        buffer("large", 9, 0, 1),
+        buffer("moved", 1, 0, 1, dma=True),
+        buffer("alone", 1, 0, 1),
+        buffer("alone too", 9, 0, 1),
+    )
+    apart = [(a.name, b.name) for a, b in combinations(buffers, 2) if "alone" in a.name + b.name]
+    problem = Problem(buffers, MemoryScope("local.UB"), separations=apart)
+    entries = entries_of(problem)
+
+    def order(strategy):
+        found = plan_order(problem, entries, strategy)
+        return [entries[item.entry].members[0].name for item in found]
+
+    units = ["alone", "alone too", "moved"]
+    assert order("default") == [*units, "plain", "large", "scalar"]
+    assert order("largest-first") == [*units, "large", "plain", "scalar"]
+
+
 def document_example(capacity):
     """A loop that loads A, computes B and C, and stores D; A and D are double-buffered."""
     problem = Problem(
@@ -408,6 +431,14 @@ def test_thousands_of_buffers_are_planned_by_levels_without_a_list_of_pairs():
     blind = solve(problem, "first_fit")
     assert 0 < paid(problem, plan) < paid(problem, blind) / 2
     assert fell < len(buffers)
+
+
+def test_without_a_capacity_nothing_is_shared():
+    problem = document_example(None)
+    for name in ("three_level", "three_level_mirror"):
+        plan = solve(replace(problem, in_place=()), name)
+        check(problem, plan)
+        assert (plan.peak, plan.penalty) == (192, 0)
 
 
 @given(problem=pipelined(7))
