@@ -15,7 +15,7 @@ from slice_boxes import indices_of, made_box
 from passes.layer_group.planning.cut import LETTERS, Cut
 from passes.layer_group.planning.network import Group, Kind, NetworkIndex, Tensor, extent_of
 from passes.layer_group.planning.slicing import GroupSlices, slice_group
-from passes.layer_group.planning.spans import even_spans
+from passes.layer_group.planning.spans import Spans, even_spans
 
 
 def slices_of(begin_sizes):
@@ -114,6 +114,21 @@ def test_what_each_slice_needs_whole_is_made_once_and_stays_where_rows_do():
         assert slices.resident == ("y",)
         assert slices.tensors["keys"].made_elements == times * 8 * 6 * 4
     assert slice_group(group, Cut()).resident == ()
+
+
+def test_what_one_reader_needs_whole_is_whole_for_the_others():
+    b = Builder()
+    y = b.same("relu", "y", b.tensor("x", 1, 8, 6, 4))
+    network = b.network(b.scale(y, b.mean(y, "m"), "z"))
+    slices = slice_group(group_of(network), Cut(h=3))
+    assert slices.tensors["z"].holds[2].spans.ranges == ((0, 2), (2, 4), (4, 6))
+    assert slices.tensors["y"].is_whole
+
+
+def test_rows_that_later_slices_read_before_these_are_made_by_the_first():
+    held, made = Spans.of([(4, 6), (2, 4), (0, 2)]).kept(3)
+    assert held.ranges == ((0, 6),) * 3
+    assert made.ranges == ((0, 6), (0, 0), (0, 0))
 
 
 def test_no_halo_is_kept_where_two_axes_are_rows():
