@@ -86,6 +86,17 @@ def double_buffered(x: 8x64, y: 8x64):
         b[i] = a[i] * T.float32(3) for i in T.vectorized(64)
         y[k, i] = b[63 - i] * a[i] for i in range(64)
 
+def lent_slots(x: 6x16, y: 6x16):
+    for k in range(6):
+        a: local.UB 16 float32 {"multi_buffer": 2}
+        b: local.UB 16 float32 {"multi_buffer": 3}
+        a[i] = x[k, i] + T.float32(1) for i in range(16)
+        half_of_a = T.meta_var(T.tvm_access_ptr(T.type_annotation("float32"), a.data, 8, 8, 1))
+        half_of_b = T.meta_var(T.tvm_access_ptr(T.type_annotation("float32"), b.data, 8, 8, 2))
+        T.evaluate(T.call_extern("int32", "memcpy", b.data, half_of_a, T.int64(32)))
+        T.evaluate(T.call_extern("int32", "memcpy", half_of_b, a.data, T.int64(32)))
+        y[k, i] = b[15 - i] for i in range(16)
+
 def elementwise(x: 64, y: 64):
     a, b: local.UB 64
     a[i] = x[i] + T.float32(1) for i in range(64)

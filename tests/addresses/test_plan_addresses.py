@@ -15,7 +15,7 @@ from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.lowering import capture
 from tvm_ext.transform import GMEMAllocate, PlanAddresses
 
-RUNNING = "types", "opaque", "aliased", "double_buffered", "constant_indices"
+RUNNING = "types", "opaque", "aliased", "double_buffered", "lent_slots", "constant_indices"
 
 
 @pytest.mark.parametrize("name", RUNNING)
