@@ -97,6 +97,23 @@ def lent_slots(x: 6x16, y: 6x16):
         T.evaluate(T.call_extern("int32", "memcpy", half_of_b, a.data, T.int64(32)))
         y[k, i] = b[15 - i] for i in range(16)
 
+def rounds(x: 512, y: 512):
+    n: local 1 int32
+    n[0] = 0
+    while n[0] < 8:
+        slots: local.UB 64 float32 {"multi_buffer": 3}
+        slots[i] = x[i + n[0] * 64] for i in range(64)
+        if n[0] % 2 == 0:
+            a, b: local.UB 64
+            a[i] = slots[63 - (i + 3) % 64] for i in range(64)
+            b[i] = a[63 - i] for i in range(64)
+            y[i + n[0] * 64] = b[i] + T.float32(1) for i in range(64)
+        else:
+            c: local.UB 64
+            c[i] = slots[i] + T.float32(1) for i in range(64)
+            y[i + n[0] * 64] = c[63 - i] for i in range(64)
+        n[0] = n[0] + 1
+
 def elementwise(x: 64, y: 64):
     a, b: local.UB 64
     a[i] = x[i] + T.float32(1) for i in range(64)

@@ -15,7 +15,8 @@ from target_hw.memory import MemoryHierarchy, MemoryScope
 from tvm_ext.lowering import capture
 from tvm_ext.transform import GMEMAllocate, PlanAddresses
 
-RUNNING = "types", "opaque", "aliased", "double_buffered", "lent_slots", "constant_indices"
+RUNNING = ["types", "opaque", "aliased", "double_buffered", "lent_slots", "rounds"]
+RUNNING += ["constant_indices"]
 
 
 @pytest.mark.parametrize("name", RUNNING)
@@ -114,6 +115,7 @@ def test_slots_have_an_address_each():
     found = addresses(PlanAddresses()(module(PROGRAMS["double_buffered"])))
     assert (len(found["a"]), len(found["b"])) == (2, 3)
     assert len({*found["a"], *found["b"]}) == 5
+    assert len(addresses(PlanAddresses()(module(PROGRAMS["rounds"])))["slots"]) == 3
 
 
 def test_slots_without_a_loop_are_one_slot_and_said():
