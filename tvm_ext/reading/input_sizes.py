@@ -152,7 +152,7 @@ def dimensions(
     places: dict[str, str] = {}
     bounds: defaultdict[str, list[int | None]] = defaultdict(list)
     for _, func in functions_in_order(mod):
-        own = {str(variable.name) for variable in nodes_in(func, tir.Var)}
+        own = {str(v.name) for v in nodes_in(func, tir.Var) if isinstance(v.ty, tir.PrimType)}
         bounded = {**upper_bounds, **declared_bounds(func)}.items()
         known = {name: size for name, size in bounded if name in own}
         for name in {**dict.fromkeys(str(v.name) for v in signature_variables(func)), **known}:
