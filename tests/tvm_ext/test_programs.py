@@ -22,7 +22,7 @@ from passes.planning import Buffer, Problem
 from tvm_ext import workloads
 from tvm_ext.__main__ import main
 from tvm_ext.reading.input_sizes import InputSizes, dimensions
-from tvm_ext.reading.programs import program_of
+from tvm_ext.reading.programs import load_program, program_of
 from tvm_ext.report.ask import Ask
 from tvm_ext.report.tables import end_of
 
@@ -357,6 +357,12 @@ def test_no_option_is_passed_over(function):
     for option in ({"capacity": 8}, {"alignment": 8}):
         with pytest.raises(ValueError, match="a program has its target's"):
             function(chain(), "best", **option)
+    lowered = load_program("ascend:gelu")
+    for option in ({"target": "llvm"}, {"sizes": sizes}, {"view": "groups"}):
+        with pytest.raises(
+            ValueError, match="ascend:gelu: is lowered for its target, at its sizes"
+        ):
+            function(lowered, "best", **option)
     mod = chain(tvm.tirx.Var("n", "int64"))
     found, bound = function(mod, "best", sizes=sizes), function(sizes.apply(mod), "best")
     assert [(m.name, m.plans) for m in found.memories] == [

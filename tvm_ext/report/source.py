@@ -190,16 +190,20 @@ def _read(what: object, ask: Ask, title: str) -> tuple[str, Iterable[Finding]]:
         raise ValueError(
             "a capacity and an alignment are for tables of buffers; a program has its target's"
         )
+    if isinstance(what, programs.Program):
+        if ask.target is not None or ask.sizes or ask.view == "groups":
+            raise ValueError(
+                f"{what.name}: is lowered for its target, at its sizes, without groups"
+            )
+        return what.title, of_program(what, ask)
     called = what if isinstance(what, str) else title
-    if not isinstance(what, str | programs.Program):
+    if not isinstance(what, str):
         what = programs.sized(title, as_module(what), ask.sizes)
     if ask.view == "groups":
         mod = programs.read_module(what, ask.sizes) if isinstance(what, str) else what
         return called, grouped(called, mod, ask)
     if isinstance(what, str):
         program = programs.load_program(what, ask.target, ask.sizes)
-    elif isinstance(what, programs.Program):
-        program = what
     else:
         program = programs.program_of(what, ask.target, name=title)
     return program.title, of_program(program, ask)

@@ -21,7 +21,7 @@ from passes.pass_errors import error_context
 from passes.pass_options import check_bound_names
 from passes.prim_func import memory_of
 from passes.shared_memory import SCOPES
-from tvm_ext.lowering import as_module, has_relax, known_target
+from tvm_ext.lowering import has_relax, known_target
 from tvm_ext.named_planners import STOCK
 from tvm_ext.reading.input_sizes import Dimension, bind_hint, dimensions
 from tvm_ext.reading.programs import Program
@@ -171,9 +171,8 @@ def _function(program: Program, name: str) -> PrimFunc:
     return program.functions[name]
 
 
-def grouped(name: str, what: object, ask: Ask) -> Iterator[Finding]:
+def grouped(name: str, mod: IRModule, ask: Ask) -> Iterator[Finding]:
     """Yield a network's groups, which are planned before anything is lowered for the chip."""
-    mod = as_module(what)
     if not has_relax(mod):
         raise ValueError(f"{name}: is no network, so it has no layers to group")
     return groups(mod, known_target(ask.target or DEFAULT_CHIP), ask)
