@@ -179,9 +179,12 @@ def _value(expr: Any, values: Mapping[int, Values]) -> Values:
         raise _UnknownError
     try:
         with np.errstate(divide="raise", invalid="raise"):
-            return values_of(*_by_lane(expr, values))
+            found = values_of(*_by_lane(expr, values))
     except (NotAnIndexError, FloatingPointError, TypeError) as error:
         raise _UnknownError from error
+    if found.dtype.kind == "f":
+        raise _UnknownError  # For numpy, of signed and unsigned numbers of 64 bits
+    return found
 
 
 def _by_lane(expr: Any, values: Mapping[int, Values]) -> tuple[Any, Mapping[int, Values]]:

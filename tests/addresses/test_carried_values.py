@@ -273,6 +273,10 @@ y[i] = s[63 - i] for i in range(64)
 t = T.decl_buffer((8, 2), data=s.data, scope='local.UB', strides=(8, 1))
 T.evaluate(T.call_extern('int32', 'f', t.access_ptr('w')))
 y[i] = s[i] for i in range(64)
+# filled at an index of unsigned numbers of 64 bits
+for i in T.serial(T.uint64(64)):
+    s[i % T.uint64(7)] = x[0]
+y[0] = s[7]
 # read by the call that writes it
 T.evaluate(T.call_extern('int32', 'f', s.access_ptr('w'), s.access_ptr('r')))
 # handed as a value to the call that writes it
