@@ -30,7 +30,7 @@ Number = Any
 
 @dataclass(frozen=True, eq=False)
 class Around:
-    """One statement around accesses."""
+    """One statement or choice around accesses."""
 
     statement: Any
     counter: Any = None  # A variable that counts the rounds, where it is a loop or threads

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rounds of loops gone through, where all that says which elements are meant is numbers."""
+"""The elements that accesses reach in each round of loops, where numbers alone decide which."""
 
 from __future__ import annotations
 
