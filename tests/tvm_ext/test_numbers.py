@@ -127,6 +127,8 @@ def rows(a: T.handle, o: T.Buffer((64,), "float32"), n: T.int32):
     ):
         with pytest.raises(ValueError, match=f"the upper bound {said}"):
             tvm_ext.memory_map(func, upper_bounds=bounds)
+    with pytest.raises(ValueError, match="StorageRewrite has no upper bounds"):
+        tvm_ext.compare(func, view="rewrite", upper_bounds={"n": 3})
     with pytest.raises(ValueError, match="have no symbolic dimensions"):
         tvm_ext.memory_map(memory.problem, upper_bounds={"n": 3})
 

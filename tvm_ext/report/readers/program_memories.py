@@ -41,6 +41,8 @@ def of_program(program: Program, ask: Ask) -> Iterator[Finding]:
     view, mod, functions = ask.view, program.relax, program.functions
     rewritten = cache(lambda name: rewrite(name, functions[name]))
     if view == "rewrite":
+        if ask.upper_bounds:
+            raise ValueError(f"{program.name}: StorageRewrite has no upper bounds: give none")
         try:
             chosen = {name: _function(program, name) for name in ask.functions or functions}
             yield from rewrites(chosen, rewritten)
