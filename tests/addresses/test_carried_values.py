@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from textwrap import indent
 
 import pytest
+from address_cases import live
 from program_text import cases, program
 from tvm.ir import Var
 from tvm.tirx import Bind, Evaluate, For, IntImm, PrimFunc, Return
@@ -373,6 +374,22 @@ def main(x: 64, y: 64):
             {READ}
 """
     assert carrying(text) == expected
+
+
+def test_what_carries_a_value_lives_through_its_loop():
+    lives = live(
+        program(f"""
+def main(x: 64, y: 64):
+    for k in range(4):
+        s, now: local.UB 64
+        if k == 0:
+            {FILLED}
+        {READ}
+        now[i] = y[63 - i] for i in range(64)
+        y[i] = now[63 - i] for i in range(64)
+""")
+    )
+    assert lives["s"][0] < lives["now"][0] < lives["now"][1] < lives["s"][1]
 
 
 IN_A_BRANCH = "if {}:\n    s[i] = x[0]"
