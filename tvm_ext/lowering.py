@@ -187,11 +187,12 @@ class Reordered:
     """`between` of `capture_relax`: puts operators in the order in which least memory is live."""
 
     options: GMEMOptions
+    planner: str  # Its plan decides whether an order is taken
     orders: tuple[FunctionOrder, ...] = ()  # The new order of each function
 
     def __call__(self, written: IRModule) -> IRModule:
         """Return the module with its functions reordered, and note their orders."""
-        self.orders = order_functions(written, self.options)
+        self.orders = order_functions(written, self.options, planner=self.planner)
         return with_orders(written, self.orders)
 
 

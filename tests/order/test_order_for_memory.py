@@ -149,6 +149,17 @@ def test_the_pipeline_orders_for_the_planner_that_it_asks():
     pipeline = tvm_ext.relax_pipeline(TARGET, "rec_tbl", order=True, fuse=False)
     built = pipeline(given_mod)["main"].attrs["tvm_ext.gmem"]["storages"]
     assert sum(int(one["bytes"]) for one in built) <= peak(written)
+    plain, shown = (
+        [
+            one.plan.peak
+            for memory in tvm_ext.compare(given_mod, "rec_tbl", target=TARGET, view=view).memories
+            for one in memory.plans
+            if memory.holds.startswith("tensors") and one.planner == "rec_tbl"
+        ]
+        for view in ("", "order")
+    )
+    assert shown[0] < plain[0]
+    assert shown[1] == plain[1] == peak(written)
     with pytest.raises(ValueError, match="unknown planner 'rec_table'"):
         OrderForMemory(planner="rec_table")
 

@@ -35,7 +35,7 @@ from passes.relax import (
     rx,
 )
 from tvm_ext.lowering import Reordered, capture_relax
-from tvm_ext.named_planners import STOCK
+from tvm_ext.named_planners import EVERY, STOCK
 from tvm_ext.report.ask import Ask
 from tvm_ext.report.memory_view import (
     BUILT,
@@ -77,10 +77,13 @@ def read_network(
 ) -> ReadNetwork:
     """Lower a module up to the planning of its memory, and plan it as `GMEMAllocate` does.
 
+    Another `order` is one for the first planner that is asked.
+
     Raises ValueError when the module cannot be read, or does not fit.
     """
     options = GMEMOptions(target=target, upper_bounds=ask.upper_bounds)
-    ordered = Reordered(options)
+    asked = (name for name in ask.planners if name not in (STOCK, EVERY))
+    ordered = Reordered(options, next(asked, READER))
     lowered = capture_relax(mod, target, fuse=fuse, between=ordered if order else None)
     orders = {found.name: found for found in ordered.orders}
     return ReadNetwork(plan_gmem(lowered, READER, options), options, orders)
