@@ -94,6 +94,6 @@ class Uniformity:
     def _is_of_one_thread(self, buffer: tir.Var, found: FunctionAccesses) -> bool:
         rank = parse_storage_scope(str(buffer.ty.storage_scope)).rank
         known = self._access.buffers.get(buffer.__chandle__())
-        # What a kernel allocates in global memory is an array of each thread.
+        # An allocation of a kernel in global memory is an array of each thread.
         is_outside = known is None or known.root < 0 or found.of[known.root].owner is None
         return rank != "shared" and not (rank == "global" and is_outside)

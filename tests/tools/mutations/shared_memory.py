@@ -21,7 +21,7 @@ ENTRIES: tuple[Rule | Fault, ...] = (
           _EPOCHS),
     Rule("shared memory: what differs between threads", "passes/ir/uniform.py",
          ("Uniformity._is_uniform", "Uniformity.__init__", "Uniformity.loops_alike",
-          "Uniformity.is_entered_together", "_is_of_one_thread"), _STEPS),
+          "Uniformity.is_entered_together", "Uniformity._is_of_one_thread"), _STEPS),
     Rule("shared memory: which barriers all threads meet", f"{_FEATURE}analysis/kernel_memory.py",
          ("_KernelWalk.steps", "_KernelWalk._steps_of_call", "_reason_to_leave"), _STEPS),
     Rule("shared memory: which addresses are kept", f"{_FEATURE}analysis/buffer_uses.py",
