@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from passes.ir import tir
@@ -14,7 +14,7 @@ from passes.ir.accesses import (
     FunctionAccesses,
     MemoryAccess,
 )
-from passes.ir.carried_values import carrying_loop
+from passes.ir.carried_values import carrying_loop, elements_in_rounds
 from passes.ir.linear_access import LinearAccess
 from passes.ir.operators import (
     ASYNC_COPIES,
@@ -83,9 +83,10 @@ class _AccessWalk(NodeVisitor):
     def find(self) -> FunctionAccesses:
         self._visit(nodes_of(self._access.body))
         uniformity = cache(lambda kernel: Uniformity(kernel, self._access, self._found))
+        elements = cache(partial(elements_in_rounds, self._found))
         for uses in self._of:
             uses.by_threads = uses.owner in self._found.threaded
-            uses.carrying = carrying_loop(self._found, uses, uniformity)
+            uses.carrying = carrying_loop(self._found, uses, elements, uniformity)
         return self._found
 
     def _of_buffer(self, buffer: Any) -> AllocationUses | None:

@@ -47,12 +47,23 @@ _MOST_STORES = 16
 
 _LOOPS = (tir.Loop, tir.While)
 
+ElementsOf = Callable[[frozenset[int]], ElementAccesses]
+"""Reads elements in one round of loops, which are given by handle."""
+
 UniformityOf = Callable[[Any], Uniformity]
 """Finds what differs between the threads of a kernel, by its outermost thread extent."""
 
 
+def elements_in_rounds(found: FunctionAccesses, fixed: frozenset[int]) -> ElementAccesses:
+    """Return the elements that are accessed in one round of each of some loops, by handle."""
+    return ElementAccesses(found, 0, lambda op: op.__chandle__() in fixed)
+
+
 def carrying_loop(
-    found: FunctionAccesses, uses: AllocationUses, uniformity_of: UniformityOf
+    found: FunctionAccesses,
+    uses: AllocationUses,
+    elements_of: ElementsOf,
+    uniformity_of: UniformityOf,
 ) -> tir.Loop | tir.While | None:
     """Return the outermost loop through which an allocation carries a value, if it does.
 
@@ -61,7 +72,7 @@ def carrying_loop(
     carrying, around = None, uses.made[0]
     for depth in reversed(_own_loops(around, uses.owner)) if len(uses.made) == 1 else ():
         is_left = around[depth].number in found.jumps
-        if not is_left and _Round(found, uses, depth + 1, uniformity_of).is_apart():
+        if not is_left and _Round(found, uses, depth + 1, elements_of, uniformity_of).is_apart():
             break
         carrying = around[depth].op
     return carrying
@@ -80,7 +91,12 @@ class _Round:
     """One round of a loop around an allocation, which `depth` enclosures make."""
 
     def __init__(
-        self, found: FunctionAccesses, uses: AllocationUses, depth: int, uniformity_of: UniformityOf
+        self,
+        found: FunctionAccesses,
+        uses: AllocationUses,
+        depth: int,
+        elements_of: ElementsOf,
+        uniformity_of: UniformityOf,
     ) -> None:
         self._found, self._uses = found, uses
         # Where all accesses stand in one branch, all of them take place or none does.
@@ -89,8 +105,8 @@ class _Round:
         self._depth = depth
         outer = next((each.around for each in uses.accesses), uses.made[0])[:depth]
         # Conditions may rest on the rounds of loops around this one, as far as these are counted.
-        fixed = {e.op.__chandle__() for e in outer if not _is_counted(e.op)}
-        self._elements = ElementAccesses(found, 0, lambda op: op.__chandle__() in fixed)
+        fixed = frozenset(e.op.__chandle__() for e in outer if not _is_counted(e.op))
+        self._elements = elements_of(fixed)
         around = (self._elements.statement(outer, at) for at in range(depth))
         self._outer = [at for at in around if at is not None]
         rank = uses.alloc.scope.rank
@@ -251,8 +267,9 @@ def _takes_place(
         if at.is_loop:
             if at.extent is None or isinstance(at.statement, tir.Attribute):
                 return False
-            number = put(at.counter)
-            needed += [number >= 0, number < put(at.extent)]
+            number, extent = put(at.counter), put(at.extent)
+            if not _counts_below(number, extent, read):
+                needed += [number >= 0, number < extent]
         elif at in conditions:
             if conditions[at] is None:
                 return False
@@ -260,6 +277,18 @@ def _takes_place(
         elif not isinstance(at.statement, (tir.Attribute, tir.If)):
             return False
     return _are_shown(needed, read)
+
+
+def _counts_below(number: Any, extent: Any, read: ElementAccess) -> bool:
+    """Return whether a number is a round of a loop around a read that has no more than these."""
+    if type(extent) is not tir.IntConstant:
+        return False
+    return any(
+        loop.counter.same_as(number)
+        and isinstance(loop.most, int)
+        and loop.most <= int(extent.value)
+        for loop in read.loops
+    )
 
 
 def _are_shown(needed: Sequence[Any], read: ElementAccess) -> bool:
